@@ -1,0 +1,199 @@
+"""What handlers implement, and what they receive."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable
+from contextlib import AbstractContextManager
+from dataclasses import KW_ONLY, dataclass
+from datetime import datetime
+from enum import StrEnum
+from threading import Event
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from uuid import UUID
+
+from runledger_core.identifiers import JobType, WorkerId
+from runledger_core.jobs.outcome import JobCompletion, JobFailure
+from runledger_core.jobs.status import JobDeadLetterReason, JobStage
+from runledger_core.jsonvalue import UNSET, JsonInput, JsonValue, Unset
+
+if TYPE_CHECKING:
+    # Only a name for type checkers: this distribution needs nothing but the standard library.
+    import psycopg
+
+HandlerResult: TypeAlias = JobCompletion | JobFailure | None
+"""What a handler returns; None is a success without output."""
+
+
+class CancelReason(StrEnum):
+    """Tell a handler why it should stop."""
+
+    TIMEOUT = "TIMEOUT"
+    LEASE_LOST = "LEASE_LOST"
+    CANCELED = "CANCELED"
+    SHUTDOWN = "SHUTDOWN"
+
+
+class JobCancelled(Exception):  # noqa: N818  # a signal like CancelledError, not a fault
+    """Leave a handler that has been told to stop.
+
+    Attributes:
+        reason: Why it was told.
+    """
+
+    def __init__(self, reason: CancelReason) -> None:
+        """Build the signal."""
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        """Return a sentence with the reason."""
+        return f"the handler was told to stop: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class JobDeadLetterInfo:
+    """Tell a handler about the job that was given up.
+
+    Attributes:
+        failure: Failure of the last attempt.
+        reason: Why there is no other attempt.
+        max_attempts: Attempts the job was allowed.
+    """
+
+    failure: JobFailure
+    reason: JobDeadLetterReason
+    _: KW_ONLY
+    max_attempts: int
+
+
+class JobContext(ABC):
+    """Give a handler its job's data and services; the runtime implements it.
+
+    A thread cannot be stopped from outside. When the attempt times out, loses its lease or is
+    cancelled, `cancelled` is set and work on `connection()` is cancelled; a handler that goes on
+    keeps its thread, while its later reports are refused and its job may run elsewhere.
+
+    Attributes:
+        job_id: The job.
+        job_type: Its type.
+        run_number: Run of the job, from 1; a requeue starts the next.
+        attempt: Attempt of this run, from 1.
+        max_attempts: Attempts the job is allowed.
+        organization_id: Owner of the job; None for a global job.
+        worker_id: The worker that runs it.
+        checkpoint: What an earlier attempt stored, None if nothing.
+        deadline: End of this attempt's time in UTC, estimated by the local clock.
+    """
+
+    job_id: UUID
+    job_type: JobType
+    run_number: int
+    attempt: int
+    max_attempts: int
+    organization_id: UUID | None
+    worker_id: WorkerId
+    checkpoint: JsonValue
+    deadline: datetime
+
+    @property
+    @abstractmethod
+    def cancelled(self) -> Event:
+        """Return the event that is set when the handler should stop."""
+
+    @property
+    @abstractmethod
+    def cancel_reason(self) -> CancelReason | None:
+        """Return why the handler should stop; None while it should not."""
+
+    @abstractmethod
+    def remaining(self) -> float:
+        """Return the seconds left of this attempt's time, 0 if it is over."""
+
+    @abstractmethod
+    def progress(
+        self,
+        done: int | None = None,
+        total: int | None = None,
+        *,
+        stage: JobStage | None = None,
+        checkpoint: JsonInput | Unset = UNSET,
+    ) -> None:
+        """Store progress; what is left out keeps what is stored.
+
+        Args:
+            done: Units done, 0 or more.
+            total: Units in all, not fewer than done.
+            stage: Stage shown from now on.
+            checkpoint: State that the next attempt receives.
+
+        Raises:
+            ValidationError: An `input.*` code; nothing is stored then.
+            ForbiddenError: `job.lease_owner_mismatch` if the lease is lost.
+        """
+
+    @abstractmethod
+    def log(self, level: str, message: str, /, **fields: JsonInput) -> None:
+        """Add a line to the job's stored log.
+
+        Args:
+            level: Such as `INFO`.
+            message: Text of the line.
+            **fields: Values stored beside the text.
+        """
+
+    @abstractmethod
+    def connection(self) -> AbstractContextManager["psycopg.Connection"]:
+        """Lend a connection of the application's pool, of the kind that pool makes.
+
+        Its running statement is cancelled when the handler should stop. It is reset on return.
+        """
+
+    def raise_if_cancelled(self) -> None:
+        """Leave the handler if it should stop.
+
+        Raises:
+            JobCancelled: The handler should stop.
+        """
+        if self.cancelled.is_set():
+            raise JobCancelled(self.cancel_reason or CancelReason.CANCELED)
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep, but no longer than until the handler should stop.
+
+        Args:
+            seconds: Longest sleep.
+
+        Returns:
+            True if the handler should stop.
+        """
+        return self.cancelled.wait(seconds)
+
+
+@runtime_checkable
+class JobHandler(Protocol):
+    """Run the jobs of one type."""
+
+    @property
+    def job_type(self) -> str:
+        """Return the type; a class attribute will do."""
+        ...
+
+    def execute(
+        self, context: JobContext, payload: JsonValue
+    ) -> HandlerResult | Awaitable[HandlerResult]:
+        """Run one attempt, as a `def` in a thread or as an `async def` in an event loop.
+
+        Returns:
+            None or a completion for success, a failure otherwise; a failure may be raised too.
+        """
+        ...
+
+
+@runtime_checkable
+class DeadLetterHandler(Protocol):
+    """Be told when a job is given up; a `JobHandler` may also be one."""
+
+    def on_dead_letter(
+        self, context: JobContext, payload: JsonValue, info: JobDeadLetterInfo
+    ) -> Awaitable[None] | None:
+        """React after the dead letter is stored; its exceptions change nothing."""
+        ...
