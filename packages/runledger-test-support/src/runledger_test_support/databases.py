@@ -1,0 +1,221 @@
+"""Databases that live for one test, cloned from one that was migrated once."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import re
+import secrets
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+from psycopg.abc import ConnParam
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from pytest_postgresql.janitor import DatabaseJanitor
+
+from runledger_core import UnavailableError, ValidationError
+from runledger_postgres.migrations import migrate, migration_script
+
+from .errors import BUDGET_EXHAUSTED, BUDGET_TOO_SMALL, ENVIRONMENT_INVALID
+from .server import DatabaseServer
+
+BUDGET_VARIABLE: Final = "RUNLEDGER_TEST_DB_CONNECTION_BUDGET"
+DEFAULT_BUDGET: Final = 64
+
+_PREFIX_CHARACTERS: Final = 24
+_BUDGET_SECONDS: Final = 30.0
+_LEAVE_SECONDS: Final = 10.0
+_POLL_SECONDS: Final = 0.001
+_COUNTER: Final = itertools.count(1)
+# Hosts and containers that share a server may share process ids.
+_PROCESS_MARK: Final = secrets.token_hex(2)
+
+TERMINATE_OTHERS: Final = """
+SELECT pg_catalog.pg_terminate_backend(pid)
+FROM pg_catalog.pg_stat_activity
+WHERE datname = %(name)s
+"""
+
+
+class TemporaryDatabase:
+    """A database that is dropped after its test.
+
+    Attributes:
+        name: Of the database.
+        dsn: Its URL.
+    """
+
+    def __init__(self, name: str, dsn: str) -> None:
+        self.name = name
+        self.dsn = dsn
+        self._connections: list[psycopg.Connection[tuple[Any, ...]]] = []
+
+    def connect(
+        self, *, autocommit: bool = False, **parameters: ConnParam
+    ) -> psycopg.Connection[tuple[Any, ...]]:
+        """Return a new connection; it is closed with the database.
+
+        Args:
+            autocommit: As of psycopg.
+            parameters: Connection parameters on top of the URL's, such as `options`.
+        """
+        connection = psycopg.connect(make_conninfo(self.dsn, **parameters), autocommit=autocommit)
+        self._connections.append(connection)
+        return connection
+
+    def close(self) -> None:
+        """Close every connection that `connect` gave; a transaction in it is rolled back."""
+        while self._connections:
+            self._connections.pop().close()
+
+    def __repr__(self) -> str:
+        return f"TemporaryDatabase({self.name!r})"
+
+
+class ConnectionBudget:
+    """How many connections the tests of a process may have at once; threads wait for each other.
+
+    Raises:
+        ValidationError: `test_support.environment_invalid` if the variable is no positive number.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        self._limit = _limit_from_environment() if limit is None else limit
+        self._used = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def acquire(self, count: int, *, timeout_seconds: float = _BUDGET_SECONDS) -> Generator[None]:
+        """Have so many connections for a block, once others have given back enough.
+
+        Raises:
+            ValidationError: `test_support.connection_budget_too_small` if it can never be had.
+            UnavailableError: `test_support.connection_budget_exhausted` after the timeout.
+        """
+        if count > self._limit:
+            raise ValidationError(
+                BUDGET_TOO_SMALL,
+                f"{count} connections are more than {BUDGET_VARIABLE} allows ({self._limit})",
+                field=BUDGET_VARIABLE,
+            )
+        with self._changed:
+            if not self._changed.wait_for(
+                lambda: self._used + count <= self._limit, timeout_seconds
+            ):
+                raise UnavailableError(
+                    BUDGET_EXHAUSTED,
+                    f"{self._used} of {self._limit} connections are in use; see {BUDGET_VARIABLE}",
+                )
+            self._used += count
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._used -= count
+                self._changed.notify_all()
+
+
+def database_name(prefix: str) -> str:
+    """Return a new name: the prefix in lower case and plain characters, process, and a count."""
+    plain = re.sub(r"[^a-z0-9]+", "_", prefix.lower()).strip("_") or "test"
+    if plain[0].isdigit():
+        plain = f"t_{plain}"
+    plain = plain[:_PREFIX_CHARACTERS].rstrip("_")
+    return f"{plain}_{os.getpid()}_{_PROCESS_MARK}_{next(_COUNTER)}"
+
+
+@contextmanager
+def migrated_template(server: DatabaseServer) -> Generator[str]:
+    """Make a migrated database to clone, for a block; its name tells the migrations' hash.
+
+    Raises:
+        RunledgerError: What `migrate` raises.
+    """
+    digest = hashlib.sha256(migration_script().encode()).hexdigest()[:12]
+    name = database_name(f"template_{digest}")
+    with _Janitor(server, name, as_template=True):
+        with psycopg.connect(server.dsn(name), autocommit=True) as connection:
+            migrate(connection)
+        yield name
+
+
+@contextmanager
+def temporary_database(
+    server: DatabaseServer, *, prefix: str = "test", template: str | None = None
+) -> Generator[TemporaryDatabase]:
+    """Make a database for a block: a clone of the template, or an empty one."""
+    name = database_name(prefix)
+    with _Janitor(server, name, template=template):
+        database = TemporaryDatabase(name, server.dsn(name))
+        try:
+            yield database
+        finally:
+            database.close()
+
+
+class _Janitor(DatabaseJanitor):
+    """pytest-postgresql's janitor, with all connection parameters and without its waits."""
+
+    def __init__(
+        self,
+        server: DatabaseServer,
+        name: str,
+        *,
+        template: str | None = None,
+        as_template: bool = False,
+    ) -> None:
+        parameters = conninfo_to_dict(server.admin_dsn)
+        super().__init__(
+            user=str(parameters.get("user", "")),
+            host=str(parameters.get("host", "")),
+            port=str(parameters.get("port", "")),
+            dbname=name,
+            template_dbname=template,
+            as_template=as_template,
+        )
+        self._admin_dsn = server.admin_dsn
+
+    @contextmanager
+    def cursor(self, dbname: str | None = None) -> Generator[psycopg.Cursor[tuple[Any, ...]]]:
+        # The janitor's own knows host, port, user and password only: no TLS, no socket.
+        del dbname
+        with (
+            psycopg.connect(self._admin_dsn, autocommit=True) as connection,
+            connection.cursor() as cursor,
+        ):
+            yield cursor
+
+    def drop(self) -> None:
+        database = sql.Identifier(self.dbname)
+        with self.cursor() as cursor:
+            if self.is_template():
+                cursor.execute(sql.SQL("ALTER DATABASE {} IS_TEMPLATE false").format(database))
+            self._empty(cursor)
+            cursor.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(database))
+
+    def _empty(self, cursor: psycopg.Cursor[tuple[Any, ...]]) -> None:
+        # DROP DATABASE looks for the others every 100 ms; leaving takes them a millisecond.
+        deadline = time.monotonic() + _LEAVE_SECONDS
+        while cursor.execute(TERMINATE_OTHERS, {"name": self.dbname}).fetchall():
+            if time.monotonic() > deadline:
+                return
+            time.sleep(_POLL_SECONDS)
+
+
+def _limit_from_environment() -> int:
+    text = os.environ.get(BUDGET_VARIABLE, "").strip()
+    if not text:
+        return DEFAULT_BUDGET
+    if not text.isdecimal() or int(text) < 1:
+        raise ValidationError(
+            ENVIRONMENT_INVALID,
+            f"{BUDGET_VARIABLE} must be a whole number above 0",
+            field=BUDGET_VARIABLE,
+        )
+    return int(text)
