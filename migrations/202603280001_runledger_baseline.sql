@@ -438,61 +438,41 @@ SELECT e.job_id, e.claim_number,
 FROM runledger.job_events e;
 
 CREATE VIEW runledger.job_metrics_rollup AS
-WITH queued AS (
-    SELECT organization_id, job_type,
-        count(*) FILTER (WHERE status = 'PENDING') AS pending_count,
-        count(*) FILTER (WHERE status = 'LEASED') AS leased_count,
-        count(*) FILTER (WHERE status = 'LEASED' AND lease_expires_at < clock_timestamp())
-            AS stale_leases
-    FROM runledger.job_queue
-    WHERE status IN ('PENDING', 'LEASED')
-    GROUP BY organization_id, job_type
-), attempted AS (
-    SELECT q.organization_id, q.job_type,
-        count(*) FILTER (WHERE a.outcome = 'SUCCEEDED') AS succeeded_24h,
-        count(*) FILTER (WHERE a.outcome = 'RETRYABLE') AS retryable_24h,
-        count(*) FILTER (WHERE a.outcome = 'TERMINAL') AS terminal_24h,
-        count(*) FILTER (WHERE a.outcome = 'PANICKED') AS panicked_24h,
-        count(*) FILTER (WHERE a.outcome = 'TIMEOUT') AS timeout_24h,
-        count(*) FILTER (WHERE a.outcome = 'LEASE_EXPIRED') AS lease_expired_24h,
-        percentile_cont(0.5) WITHIN GROUP (
-            ORDER BY extract(epoch FROM a.finished_at - a.leased_at) * 1000
-        ) AS p50_duration_ms_24h,
-        percentile_cont(0.95) WITHIN GROUP (
-            ORDER BY extract(epoch FROM a.finished_at - a.leased_at) * 1000
-        ) AS p95_duration_ms_24h
-    FROM runledger.job_attempts a
-    JOIN runledger.job_queue q ON q.id = a.job_id
+-- One row per organization and type seen. Three counts stacked and grouped, not joined: a join on
+-- a nullable organization compares every row with every other.
+WITH ended AS (
+    SELECT q.organization_id, q.job_type, a.outcome,
+        extract(epoch FROM a.finished_at - a.leased_at) * 1000 AS duration_ms
+    FROM runledger.job_attempts AS a
+    JOIN runledger.job_queue AS q ON q.id = a.job_id
     WHERE a.finished_at > now() - interval '24 hours'
-    GROUP BY q.organization_id, q.job_type
-), dead AS (
-    SELECT q.organization_id, q.job_type, count(*) AS dead_lettered_24h
-    FROM runledger.job_events e
-    JOIN runledger.job_queue q ON q.id = e.job_id
-    WHERE e.event_type = 'DEAD_LETTERED' AND e.occurred_at > now() - interval '24 hours'
-    GROUP BY q.organization_id, q.job_type
 ), seen AS (
-    SELECT organization_id, job_type FROM queued
-    UNION SELECT organization_id, job_type FROM attempted
-    UNION SELECT organization_id, job_type FROM dead
+    SELECT q.organization_id, q.job_type, q.status, q.lease_expires_at,
+        NULL::runledger.job_outcome AS outcome, NULL::numeric AS duration_ms, 0 AS dead_letters
+    FROM runledger.job_queue AS q
+    WHERE q.status IN ('PENDING', 'LEASED')
+    UNION ALL
+    SELECT e.organization_id, e.job_type, NULL, NULL, e.outcome, e.duration_ms, 0
+    FROM ended AS e
+    UNION ALL
+    SELECT q.organization_id, q.job_type, NULL, NULL, NULL, NULL, 1
+    FROM runledger.job_events AS e
+    JOIN runledger.job_queue AS q ON q.id = e.job_id
+    WHERE e.event_type = 'DEAD_LETTERED' AND e.occurred_at > now() - interval '24 hours'
 )
 SELECT s.organization_id, s.job_type,
-    coalesce(queued.pending_count, 0) AS pending_count,
-    coalesce(queued.leased_count, 0) AS leased_count,
-    coalesce(queued.stale_leases, 0) AS stale_leases,
-    coalesce(attempted.succeeded_24h, 0) AS succeeded_24h,
-    coalesce(attempted.retryable_24h, 0) AS retryable_24h,
-    coalesce(attempted.terminal_24h, 0) AS terminal_24h,
-    coalesce(attempted.panicked_24h, 0) AS panicked_24h,
-    coalesce(attempted.timeout_24h, 0) AS timeout_24h,
-    coalesce(attempted.lease_expired_24h, 0) AS lease_expired_24h,
-    coalesce(dead.dead_lettered_24h, 0) AS dead_lettered_24h,
-    attempted.p50_duration_ms_24h,
-    attempted.p95_duration_ms_24h
-FROM seen s
-LEFT JOIN queued ON queued.job_type = s.job_type
-    AND queued.organization_id IS NOT DISTINCT FROM s.organization_id
-LEFT JOIN attempted ON attempted.job_type = s.job_type
-    AND attempted.organization_id IS NOT DISTINCT FROM s.organization_id
-LEFT JOIN dead ON dead.job_type = s.job_type
-    AND dead.organization_id IS NOT DISTINCT FROM s.organization_id;
+    count(*) FILTER (WHERE s.status = 'PENDING') AS pending_count,
+    count(*) FILTER (WHERE s.status = 'LEASED') AS leased_count,
+    count(*) FILTER (WHERE s.status = 'LEASED' AND s.lease_expires_at < clock_timestamp())
+        AS stale_leases,
+    count(*) FILTER (WHERE s.outcome = 'SUCCEEDED') AS succeeded_24h,
+    count(*) FILTER (WHERE s.outcome = 'RETRYABLE') AS retryable_24h,
+    count(*) FILTER (WHERE s.outcome = 'TERMINAL') AS terminal_24h,
+    count(*) FILTER (WHERE s.outcome = 'PANICKED') AS panicked_24h,
+    count(*) FILTER (WHERE s.outcome = 'TIMEOUT') AS timeout_24h,
+    count(*) FILTER (WHERE s.outcome = 'LEASE_EXPIRED') AS lease_expired_24h,
+    sum(s.dead_letters) AS dead_lettered_24h,
+    percentile_cont(0.5) WITHIN GROUP (ORDER BY s.duration_ms) AS p50_duration_ms_24h,
+    percentile_cont(0.95) WITHIN GROUP (ORDER BY s.duration_ms) AS p95_duration_ms_24h
+FROM seen AS s
+GROUP BY s.organization_id, s.job_type;

@@ -1,7 +1,8 @@
 -- Keyed retries are compared with the request as it was given, never with mutable live columns.
 
-ALTER TABLE runledger.job_queue ADD COLUMN enqueue_request jsonb;
+-- In the lock order of the engine: runs, then jobs.
 ALTER TABLE runledger.workflow_runs ADD COLUMN enqueue_request jsonb;
+ALTER TABLE runledger.job_queue ADD COLUMN enqueue_request jsonb;
 
 -- The cutover check: keyed rows that were written before snapshots existed.
 CREATE INDEX idx_job_queue_missing_enqueue_request_snapshot ON runledger.job_queue (id)
