@@ -1,4 +1,4 @@
-"""Stable codes of the errors this distribution raises itself."""
+"""Stable codes of the errors that this distribution raises or stores itself."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -18,6 +18,7 @@ INPUT_NAIVE_TIMESTAMP: Final = "input.naive_timestamp"
 INPUT_OUT_OF_RANGE: Final = "input.out_of_range"
 INPUT_TOO_LONG: Final = "input.too_long"
 INPUT_WRONG_TYPE: Final = "input.wrong_type"
+JOB_FAILED: Final = "job.failed"
 
 MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -35,6 +36,23 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         INPUT_OUT_OF_RANGE: "The value is not one of those allowed.",
         INPUT_TOO_LONG: "The text has more characters or bytes than allowed.",
         INPUT_WRONG_TYPE: "The value has the wrong Python type.",
+        JOB_FAILED: "A handler reported a failure and left its code blank.",
     }
 )
 """What each code means, for documentation and for tests that must know all codes."""
+
+NEXT_STEPS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        INPUT_JSON_NUMBER_TOO_LONG: "Pass the number as text.",
+        INPUT_JSON_TOO_DEEP: "Flatten the value, or call `raise_limits` in every process.",
+        INPUT_JSON_TOO_LARGE: (
+            "Keep the value elsewhere and pass a reference, or call `raise_limits` in every"
+            " process."
+        ),
+        INPUT_JSON_UNSUPPORTED_TYPE: "Convert the value first; `field` is its JSON path.",
+        INPUT_NAIVE_TIMESTAMP: "Pass an aware `datetime`, such as `datetime.now(UTC)`.",
+        INPUT_TOO_LONG: "Shorten the text, or call `raise_limits` in every process.",
+        JOB_FAILED: "Give the `JobFailure` a code that operators can tell from others.",
+    }
+)
+"""What to do about a code, where its category does not say enough."""

@@ -97,7 +97,7 @@ def test_a_stopped_handler_is_told_why(reason, seen):
 def test_the_signal_pickles():
     data = pickle.dumps(JobCancelled(CancelReason.SHUTDOWN))
 
-    loaded = pickle.loads(data)  # noqa: S301  # our own bytes
+    loaded = pickle.loads(data)  # our own bytes
 
     assert loaded.reason is CancelReason.SHUTDOWN
 

@@ -372,5 +372,5 @@ def test_text_that_cannot_be_decoded_is_refused(text, code):
 def test_unset_is_one_object_with_a_short_name():
     assert repr(UNSET) == "UNSET"
     assert Unset("UNSET") is UNSET
-    assert pickle.loads(pickle.dumps(UNSET)) is UNSET  # noqa: S301  # our own bytes
+    assert pickle.loads(pickle.dumps(UNSET)) is UNSET  # our own bytes
     assert copy.deepcopy(UNSET) is UNSET

@@ -18,7 +18,7 @@ INT64_MAX = 9_223_372_036_854_775_807
 
 
 def pickled(value):
-    return pickle.loads(pickle.dumps(value))  # noqa: S301  # our own bytes
+    return pickle.loads(pickle.dumps(value))  # our own bytes
 
 
 clones = pytest.mark.parametrize("clone", [copy.copy, copy.deepcopy, pickled])

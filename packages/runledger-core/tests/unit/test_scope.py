@@ -20,7 +20,7 @@ def test_the_three_scopes_differ():
 
 def test_equal_scopes_are_equal():
     assert Scope.organization(ORGANIZATION) == Scope(ScopeKind.ORGANIZATION, ORGANIZATION)
-    assert pickle.loads(pickle.dumps(Scope.GLOBAL)) == Scope.GLOBAL  # noqa: S301  # our own bytes
+    assert pickle.loads(pickle.dumps(Scope.GLOBAL)) == Scope.GLOBAL  # our own bytes
     assert copy.deepcopy(Scope.ADMIN) == Scope.ADMIN
 
 

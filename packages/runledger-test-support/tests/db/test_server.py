@@ -9,6 +9,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from runledger_core import UnavailableError
+from runledger_test_support import server
 from runledger_test_support.environ import ScopedEnv
 from runledger_test_support.server import DatabaseServer, ServerOrigin, provide_server
 
@@ -76,3 +77,19 @@ def test_role_that_may_not_create_databases_is_refused(runledger_server: Databas
             admin.execute(sql.SQL("DROP ROLE {}").format(role))
 
     assert refused.value.code == "test_support.role_not_allowed"
+
+
+def test_server_below_the_oldest_version_is_refused(
+    runledger_server: DatabaseServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No server is old enough, so the bound is moved.
+    monkeypatch.setattr(server, "OLDEST_VERSION", 1_000_000)
+
+    with (
+        ScopedEnv({"RUNLEDGER_TEST_ADMIN_DATABASE_URL": runledger_server.admin_dsn}),
+        pytest.raises(UnavailableError) as refused,
+        provide_server(),
+    ):
+        pass
+
+    assert refused.value.code == "test_support.server_too_old"

@@ -24,7 +24,7 @@ def test_plugin_imports_neither_driver_nor_engine() -> None:
         "print({'psycopg', 'runledger_postgres', 'runledger_core'} & sys.modules.keys())"
     )
 
-    done = subprocess.run(  # noqa: S603  # Our own program.
+    done = subprocess.run(  # Our own program.
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
 

@@ -172,7 +172,7 @@ def test_hostile_text_reaches_no_terminal(pool, runledger_database):
     record_worker(pool, report(HOSTILE, host=HOSTILE, version=HOSTILE, job_types=[HOSTILE]))
 
     for extra in ([], ["--json"]):
-        done = subprocess.run(  # noqa: S603  # our own interpreter
+        done = subprocess.run(  # our own interpreter
             [sys.executable, "-m", "runledger_tui", "--once", *extra],
             env=os.environ | {"DATABASE_URL": runledger_database.dsn},
             capture_output=True,

@@ -140,7 +140,7 @@ def test_help_needs_no_driver():
         " main(['--help'])"
     )
 
-    done = subprocess.run(  # noqa: S603  # our own interpreter
+    done = subprocess.run(  # our own interpreter
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
 

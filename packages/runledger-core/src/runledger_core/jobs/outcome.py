@@ -160,7 +160,7 @@ class JobFailure(Exception):  # noqa: N818  # an outcome that can be raised, nam
         self.kind = check_choice(kind, field="kind", choices=JobFailureKind)
         self.code = sanitize_text(code, max_bytes=limits.identifier_characters)
         if not self.code.strip():
-            self.code = "job.failed"
+            self.code = codes.JOB_FAILED
         self.message = sanitize_text(message, max_bytes=limits.error_message_bytes)
         super().__init__(self.kind, self.code, self.message)
 
