@@ -1,0 +1,46 @@
+"""Log lines of a process that we run: one line each, with the values beside the message."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import Final
+
+from ._text import visible
+
+_STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
+
+
+class LineFormatter(logging.Formatter):
+    """Appends `name=value` for each extra; control characters of values are shown as marks."""
+
+    def __init__(self) -> None:
+        """Use UTC, as everything else does."""
+        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+        self.default_time_format = "%Y-%m-%d %H:%M:%S"
+        self.default_msec_format = "%s.%03dZ"
+        self.converter = time.gmtime
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
+        """Return the line of a record, without its traceback."""
+        extras = (
+            f" {name}={value}" for name, value in record.__dict__.items() if name not in _STANDARD
+        )
+        return visible(super().formatMessage(record) + "".join(extras))
+
+
+def log_to_stderr(level: str) -> None:
+    """Send the records of all loggers from this level on to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter())
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+
+
+def flush_logs() -> None:
+    """Write out what handlers of logs and the standard streams still hold."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()

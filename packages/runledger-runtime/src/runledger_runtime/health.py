@@ -1,0 +1,133 @@
+"""What a Supervisor tells about its loops."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import KW_ONLY, dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from runledger_core import RunledgerError
+
+
+class LoopState(StrEnum):
+    """Tell whether a loop still runs; ABANDONED ones ran on past the deadline of a stop."""
+
+    RUNNING = "RUNNING"
+    STOPPED = "STOPPED"
+    FAILED = "FAILED"
+    ABANDONED = "ABANDONED"
+
+
+@dataclass(frozen=True, slots=True)
+class LoopStatus:
+    """Tell how one loop is doing.
+
+    Attributes:
+        name: The loop.
+        state: Whether it runs.
+        last_pass_at: End of its last complete pass, by the local clock; None before the first.
+        last_error: Its last error, safe to show; kept after the loop has recovered.
+        last_error_at: When that was, by the local clock.
+        consecutive_errors: Errors since the last complete pass; 0 if all is well.
+        backlog: Rows known to wait for the loop; None if unknown.
+        stuck_handlers: Handlers that went on after they were told to stop.
+        unhealthy_reason: Why the process should be restarted; None if it need not be.
+    """
+
+    name: str
+    state: LoopState
+    _: KW_ONLY
+    last_pass_at: datetime | None = None
+    last_error: str | None = None
+    last_error_at: datetime | None = None
+    consecutive_errors: int = 0
+    backlog: int | None = None
+    stuck_handlers: int = 0
+    unhealthy_reason: str | None = None
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether a restart would not help; a loop that waits for its database is healthy."""
+        return self.unhealthy_reason is None and self.state in {
+            LoopState.RUNNING,
+            LoopState.STOPPED,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorHealth:
+    """Tell how a Supervisor is doing.
+
+    Attributes:
+        loops: Its loops, in the order in which they were started.
+        is_shutdown_requested: Whether they were asked to stop.
+    """
+
+    loops: tuple[LoopStatus, ...]
+    is_shutdown_requested: bool
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether all loops are healthy."""
+        return all(loop.is_healthy for loop in self.loops)
+
+
+class LoopHealth:
+    """Keep what a loop reports about itself; thread-safe."""
+
+    def __init__(self, name: str) -> None:
+        """Start with nothing reported for the loop of this name."""
+        self.name = name
+        self._lock = threading.Lock()
+        self._last_pass_at: datetime | None = None
+        self._last_error: str | None = None
+        self._last_error_at: datetime | None = None
+        self._consecutive_errors = 0
+        self._backlog: int | None = None
+        self._stuck_handlers = 0
+        self._unhealthy_reason: str | None = None
+
+    def passed(self, *, backlog: int | None = None) -> None:
+        """Report a complete pass.
+
+        Args:
+            backlog: Rows known to wait; None if unknown.
+        """
+        with self._lock:
+            self._last_pass_at = datetime.now(UTC)
+            self._consecutive_errors = 0
+            self._backlog = backlog
+
+    def failed(self, error: BaseException) -> None:
+        """Report a pass that failed; of errors that are not ours only the type is kept."""
+        with self._lock:
+            is_ours = isinstance(error, RunledgerError)
+            self._last_error = str(error) if is_ours else type(error).__name__
+            self._last_error_at = datetime.now(UTC)
+            self._consecutive_errors += 1
+
+    def stuck_handlers_changed(self, count: int) -> None:
+        """Report how many handlers go on though they were told to stop."""
+        with self._lock:
+            self._stuck_handlers = count
+
+    def unhealthy(self, reason: str | None) -> None:
+        """Report why the process should be restarted, or with None that it need not be."""
+        with self._lock:
+            self._unhealthy_reason = reason
+
+    def status(self, state: LoopState) -> LoopStatus:
+        """Return what was reported so far."""
+        with self._lock:
+            return LoopStatus(
+                self.name,
+                state,
+                last_pass_at=self._last_pass_at,
+                last_error=self._last_error,
+                last_error_at=self._last_error_at,
+                consecutive_errors=self._consecutive_errors,
+                backlog=self._backlog,
+                stuck_handlers=self._stuck_handlers,
+                unhealthy_reason=self._unhealthy_reason,
+            )

@@ -1,0 +1,123 @@
+"""Running one handler: whatever it does becomes an outcome."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final
+
+from runledger_core import (
+    CancelReason,
+    JobCancelled,
+    JobCompletion,
+    JobContext,
+    JobFailure,
+    JsonValue,
+    ValidationError,
+    sanitize_text,
+)
+
+from ._execution import Execution, Outcome, WorkerJobContext
+
+TIMEOUT_CODE: Final = "job.timeout_exceeded"
+_HEAD_FRAMES: Final = 20
+_TAIL_FRAMES: Final = 20
+_CAUSES: Final = 8
+_TEXT_BYTES: Final = 2_048
+_TRACEBACK_BYTES: Final = 32_768
+
+Handler = Callable[[JobContext, JsonValue], object]
+
+
+def run_attempt(execution: Execution, handler: Handler) -> Outcome | None:
+    """Run the handler and return what to store; None if somebody else decided the outcome."""
+    result, details = _call(execution, handler)
+    if not execution.end():
+        return None
+    if execution.cancel_reason in {CancelReason.CANCELED, CancelReason.LEASE_LOST}:
+        # Nothing of it could be stored: the row belongs to nobody, or to somebody else.
+        return None
+    # A result counts only if it was there before the deadline.
+    if execution.cancelled.is_set() or time.monotonic() >= execution.deadline_at:
+        return Outcome(execution, timeout_failure(execution))
+    return Outcome(execution, result, details)
+
+
+def timeout_failure(execution: Execution) -> JobFailure:
+    """Return the failure of an attempt that took too long."""
+    seconds = max(1, execution.job.timeout_seconds)
+    return JobFailure.timeout(TIMEOUT_CODE, f"the handler did not end within {seconds} s")
+
+
+def _call(execution: Execution, handler: Handler) -> tuple[JobCompletion | JobFailure, str | None]:
+    try:
+        returned = handler(WorkerJobContext(execution), execution.job.payload)
+    except JobFailure as failure:
+        return failure, None
+    except BaseException as error:  # noqa: BLE001  # every exit of a handler is an outcome
+        return _failure_of(error), describe_exception(error)
+    if returned is None:
+        return JobCompletion.success(), None
+    if isinstance(returned, (JobCompletion, JobFailure)):
+        return returned, None
+    name = type(returned).__name__
+    return JobFailure.terminal("job.invalid_handler_result", f"the handler returned {name}"), None
+
+
+def _failure_of(error: BaseException) -> JobFailure:
+    text = f"{type(error).__name__}: {_safe_text(error)}"
+    # Both are Exceptions, but say that the process is in doubt.
+    if isinstance(error, (MemoryError, RecursionError)):
+        return JobFailure.panicked("job.handler_panic", text)
+    if isinstance(error, JobCancelled):
+        return JobFailure.retryable("job.handler_exception", text)
+    if isinstance(error, ValidationError) and _is_of_output(error):
+        return JobFailure.terminal("job.invalid_output", str(error))
+    if isinstance(error, Exception):
+        return JobFailure.retryable("job.handler_exception", text)
+    return JobFailure.panicked("job.handler_panic", text)
+
+
+def _is_of_output(error: ValidationError) -> bool:
+    return error.code.startswith("input.json_") and (error.field or "").startswith("output")
+
+
+def describe_exception(error: BaseException) -> str:
+    """Return a bounded traceback: head and tail frames, a few causes, cut texts.
+
+    Never raises, whatever the exception's own methods do.
+    """
+    parts: list[str] = []
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen and len(parts) < _CAUSES:
+        seen.add(id(current))
+        lines = [
+            *_frames(current.__traceback__),
+            f"{type(current).__name__}: {_safe_text(current)}",
+        ]
+        parts.append("\n".join(lines))
+        current = current.__cause__ or (
+            None if current.__suppress_context__ else current.__context__
+        )
+    text = "\n\nThe above exception led to this one:\n\n".join(reversed(parts))
+    return sanitize_text(text, max_bytes=_TRACEBACK_BYTES)
+
+
+def _frames(trace: TracebackType | None) -> list[str]:
+    frames = list(traceback.walk_tb(trace))
+    middle = len(frames) - _HEAD_FRAMES - _TAIL_FRAMES
+    chosen = frames if middle <= 0 else frames[:_HEAD_FRAMES] + frames[-_TAIL_FRAMES:]
+    lines = [
+        f'  File "{frame.f_code.co_filename}", line {number}, in {frame.f_code.co_name}'
+        for frame, number in chosen
+    ]
+    if middle > 0:
+        lines.insert(_HEAD_FRAMES, f"  ... {middle} frames ...")
+    return lines
+
+
+def _safe_text(error: BaseException) -> str:
+    return sanitize_text(error, max_bytes=_TEXT_BYTES)

@@ -1,0 +1,44 @@
+"""The leases that this worker holds, by job and claim."""
+
+from __future__ import annotations
+
+import threading
+from uuid import UUID
+
+from ._execution import Execution
+
+
+class LeaseBook:
+    """Every execution from its claim until its outcome is acknowledged."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._lock = threading.Lock()
+        self._executions: dict[UUID, Execution] = {}
+
+    def __len__(self) -> int:
+        """How many leases are held."""
+        return len(self._executions)
+
+    def add(self, execution: Execution) -> None:
+        """Keep the lease of a claimed job alive from now on."""
+        with self._lock:
+            self._executions[execution.job.id] = execution
+
+    def close(self, execution: Execution) -> None:
+        """Let a lease go: stored, lost, or never to be stored."""
+        execution.close()
+        with self._lock:
+            # A later claim of the same job by this worker has its own entry.
+            if self._executions.get(execution.job.id) is execution:
+                del self._executions[execution.job.id]
+
+    def executions(self) -> list[Execution]:
+        """Return those that are held now."""
+        with self._lock:
+            return list(self._executions.values())
+
+    def find(self, job_id: UUID) -> Execution | None:
+        """Return the execution of a job, if it is held."""
+        with self._lock:
+            return self._executions.get(job_id)

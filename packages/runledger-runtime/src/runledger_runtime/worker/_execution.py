@@ -1,0 +1,218 @@
+"""One attempt as the worker holds it: its lease, its handler's token, and how it ended."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+
+from runledger_core import (
+    UNSET,
+    CancelReason,
+    JobCancelled,
+    JobCompletion,
+    JobContext,
+    JobFailure,
+    JobProgressUpdate,
+    JobStage,
+    JobType,
+    JsonInput,
+    Unset,
+    WorkerId,
+)
+from runledger_postgres.jobs import insert_claim_log
+from runledger_postgres.lifecycle import ClaimedJob, update_job_progress
+
+if TYPE_CHECKING:
+    from psycopg_pool import ConnectionPool
+
+# What a handler logs through its context is one row a call.
+_DISCARD: Final = "DISCARD ALL"
+
+
+class ExecutionState(Enum):
+    """How far an attempt has come in this process."""
+
+    RUNNING = "RUNNING"
+    """Its handler runs and its result counts."""
+    ENDED = "ENDED"
+    """It has an outcome that is being stored; the lease is kept until that is acknowledged."""
+    CLOSED = "CLOSED"
+    """Its outcome is stored or has become pointless; no lease is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended, to be stored."""
+
+    execution: Execution
+    result: JobCompletion | JobFailure
+    traceback: str | None = None
+
+
+class Execution:
+    """One claimed job on a handler thread."""
+
+    def __init__(self, job: ClaimedJob, pool: ConnectionPool[Any], *, lease_ends_at: float) -> None:
+        """Start the attempt's clock.
+
+        Args:
+            lease_ends_at: Until when the lease is known to last, by the monotonic clock.
+        """
+        self.job = job
+        self.pool = pool
+        self.started_at = time.monotonic()
+        self.deadline_at = self.started_at + max(1, job.timeout_seconds)
+        self.cancelled = threading.Event()
+        self.cancel_reason: CancelReason | None = None
+        self.told_at = 0.0
+        self.lease_ends_at = lease_ends_at
+        self.is_stuck = False
+        self.is_counted_stuck = False
+        self._lock = threading.Lock()
+        self._state = ExecutionState.RUNNING
+        self._connections: list[psycopg.Connection[Any]] = []
+
+    @property
+    def state(self) -> ExecutionState:
+        """How far the attempt has come."""
+        return self._state
+
+    def end(self) -> bool:
+        """Take the right to decide the outcome; only the first caller gets it."""
+        with self._lock:
+            if self._state is not ExecutionState.RUNNING:
+                return False
+            self._state = ExecutionState.ENDED
+            return True
+
+    def close(self) -> None:
+        """Give the lease up: stored, lost, or never to be stored."""
+        with self._lock:
+            self._state = ExecutionState.CLOSED
+
+    def cancel(self, reason: CancelReason) -> None:
+        """Tell the handler to stop, once, and cancel its work on lent connections."""
+        with self._lock:
+            if self.cancelled.is_set():
+                return
+            self.cancel_reason = reason
+            self.told_at = time.monotonic()
+            self.cancelled.set()
+            lent = list(self._connections)
+        for connection in lent:
+            with suppress(psycopg.Error):
+                connection.cancel_safe(timeout=5.0)
+
+    @contextmanager
+    def lend(self) -> Generator[psycopg.Connection[Any]]:
+        """Lend a connection of the user's pool, cancelled with the handler, reset on return."""
+        with self.pool.connection() as connection:
+            with self._lock:
+                refuse_ended(self)
+                self._connections.append(connection)
+            try:
+                yield connection
+            finally:
+                with self._lock:
+                    self._connections.remove(connection)
+                _reset(connection, self.pool)
+
+
+def refuse_ended(execution: Execution) -> None:
+    """Refuse services to an attempt that should stop or has ended.
+
+    Raises:
+        JobCancelled: It has been told to stop, or its outcome is decided.
+    """
+    if execution.cancelled.is_set():
+        raise JobCancelled(execution.cancel_reason or CancelReason.CANCELED)
+    if execution.state is not ExecutionState.RUNNING:
+        raise JobCancelled(CancelReason.LEASE_LOST)
+
+
+def _reset(connection: psycopg.Connection[Any], pool: ConnectionPool[Any]) -> None:
+    # psycopg_pool rolls back but leaves settings, LISTEN, temporary tables and advisory locks.
+    if connection.closed:
+        return
+    try:
+        connection.rollback()
+        was_autocommit = connection.autocommit
+        connection.autocommit = True
+        connection.execute(_DISCARD)
+        connection.autocommit = was_autocommit
+        configure = pool._configure  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # DISCARD ALL undid what it set
+        if configure is not None:
+            configure(connection)
+    except psycopg.Error:
+        connection.close()
+
+
+class WorkerJobContext(JobContext):
+    """The context of an attempt that this worker runs."""
+
+    def __init__(self, execution: Execution) -> None:
+        """Take the job's data."""
+        job = execution.job
+        self._execution = execution
+        self.job_id = job.id
+        self.job_type = JobType(job.job_type)
+        self.run_number = job.lease.run_number
+        self.attempt = job.lease.attempt
+        self.max_attempts = job.max_attempts
+        self.organization_id = job.organization_id
+        self.worker_id = WorkerId(job.lease.worker_id)
+        self.checkpoint = None if isinstance(job.checkpoint, Unset) else job.checkpoint
+        self.deadline = datetime.now(UTC) + timedelta(seconds=max(1, job.timeout_seconds))
+
+    @property
+    def cancelled(self) -> threading.Event:
+        """The event that is set when the handler should stop."""
+        return self._execution.cancelled
+
+    @property
+    def cancel_reason(self) -> CancelReason | None:
+        """Why the handler should stop; None while it should not."""
+        return self._execution.cancel_reason
+
+    def remaining(self) -> float:
+        """Return the seconds left of this attempt's time, 0 if it is over."""
+        return max(0.0, self._execution.deadline_at - time.monotonic())
+
+    def progress(
+        self,
+        done: int | None = None,
+        total: int | None = None,
+        *,
+        stage: JobStage | None = None,
+        checkpoint: JsonInput | Unset = UNSET,
+    ) -> None:
+        """Store progress through the user's pool; see `JobContext.progress`."""
+        refuse_ended(self._execution)
+        update = JobProgressUpdate(done=done, total=total, stage=stage, checkpoint=checkpoint)
+        update_job_progress(self._execution.pool, self._execution.job.lease, update)
+
+    def log(self, level: str, message: str, /, **fields: JsonInput) -> None:
+        """Add a line to the job's log through the user's pool; see `JobContext.log`."""
+        refuse_ended(self._execution)
+        insert_claim_log(
+            self._execution.pool,
+            self._execution.job.lease,
+            level=level,
+            message=message,
+            payload=fields,
+        )
+
+    @contextmanager
+    def connection(self) -> Generator[psycopg.Connection[Any]]:
+        """Lend a connection of the user's pool; see `JobContext.connection`."""
+        refuse_ended(self._execution)
+        with self._execution.lend() as connection:
+            yield connection

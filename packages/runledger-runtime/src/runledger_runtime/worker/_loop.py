@@ -1,0 +1,144 @@
+"""One worker: the pump in the calling thread, its helpers beside it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from runledger_core import CancelReason
+from runledger_postgres.workers import WorkerState
+
+from ..config import JobsConfig
+from ..dead_letters import DeadLetterHooks
+from ..engine import EngineConnections
+from ..errors import InvalidConfig, JobsConfigError, LoopExit, RuntimeLoopExit
+from ..health import LoopHealth
+from ..registry import JobRegistry
+from ..shutdown import StopToken
+from ._book import LeaseBook
+from ._lease_keeper import LeaseKeeper
+from ._link import PumpLink
+from ._pump import Pump
+from ._sleep import Sleep
+from ._timekeeper import Timekeeper
+from ._wakeup import Listener, SleepMarks
+
+if TYPE_CHECKING:
+    from psycopg_pool import ConnectionPool
+
+
+def run_worker_loop(
+    pool: ConnectionPool[Any],
+    registry: JobRegistry,
+    config: JobsConfig,
+    stop: StopToken,
+    *,
+    health: LoopHealth | None = None,
+) -> RuntimeLoopExit:
+    """Claim jobs of the registered types and run their handlers until stopped and drained.
+
+    Handlers run on threads of their own; the engine uses connections of its own, opened with the
+    pool's settings. A dead database is retried for ever. With no registered types nothing is asked.
+
+    Args:
+        pool: Lends connections to handlers' services; its settings open the engine's.
+        stop: Ends claiming; the loop returns when every running handler has ended and is stored.
+
+    Returns:
+        `SHUTDOWN` after a stop, the refused setting before any database work, or `COMPLETED` if
+        more than `max_stuck_handlers` threads are stuck and the process should be restarted.
+    """
+    try:
+        config.validate_worker()
+    except JobsConfigError as error:
+        return InvalidConfig(error)
+    if stop.is_requested:
+        return LoopExit.SHUTDOWN
+    registry.freeze()
+    if not registry.registered_types():
+        stop.wait(None)
+        return LoopExit.SHUTDOWN
+    return _Worker(pool, registry, config, stop, health or LoopHealth("worker")).run()
+
+
+class _Worker:
+    """The parts of one worker, started and ended in order."""
+
+    def __init__(
+        self,
+        pool: ConnectionPool[Any],
+        registry: JobRegistry,
+        config: JobsConfig,
+        stop: StopToken,
+        health: LoopHealth,
+    ) -> None:
+        self._stop = stop
+        self._book = LeaseBook()
+        self._connections = EngineConnections(pool)
+        self._direct = EngineConnections(pool, conninfo=config.direct_database_url)
+        self._keeper = LeaseKeeper(
+            self._book,
+            self._connections,
+            worker_id=config.worker_id,
+            job_types=registry.registered_types(),
+            concurrency=config.max_global_concurrency,
+            lease_ttl_seconds=config.lease_ttl_seconds,
+        )
+        self._listener: Listener | None = None
+        marks: SleepMarks | None = None
+        self._types = frozenset(registry.registered_types())
+        if config.wakeups:
+            self._listener = Listener(self._direct, on_wake=self._wake, on_cancel=self._cancel)
+            marks = SleepMarks(self._direct, self._listener, sorted(self._types))
+        self._pump = Pump(
+            config,
+            registry,
+            stop=stop,
+            book=self._book,
+            link=PumpLink(
+                self._connections,
+                pool,
+                worker_id=config.worker_id,
+                lease_ttl_seconds=config.lease_ttl_seconds,
+            ),
+            sleep=Sleep(marks, poll_interval_seconds=config.poll_interval_ms / 1000),
+            hooks=DeadLetterHooks(registry, pool),
+            health=health,
+        )
+        self._timekeeper = Timekeeper(
+            self._book, self._pump.deliver, grace_seconds=config.handler_grace_seconds
+        )
+
+    def run(self) -> RuntimeLoopExit:
+        helpers: list[threading.Thread] = [self._keeper, self._timekeeper]
+        if self._listener is not None:
+            helpers.append(self._listener)
+        for helper in helpers:
+            helper.start()
+        self._stop.add_callback(self._drain)
+        try:
+            self._pump.run()
+        finally:
+            # Leases are kept until the pump has let go of the last one.
+            self._timekeeper.finish()
+            self._keeper.finish()
+            if self._listener is not None:
+                self._listener.finish()
+            self._connections.close()
+            self._direct.close()
+        return LoopExit.COMPLETED if self._pump.is_unhealthy else LoopExit.SHUTDOWN
+
+    def _drain(self) -> None:
+        self._keeper.state = WorkerState.DRAINING
+
+    def _wake(self, job_type: str | None) -> None:
+        if job_type is None or job_type in self._types:
+            self._pump.wake()
+
+    def _cancel(self, job_ids: Sequence[UUID]) -> None:
+        for job_id in job_ids:
+            execution = self._book.find(job_id)
+            if execution is not None:
+                execution.cancel(CancelReason.CANCELED)

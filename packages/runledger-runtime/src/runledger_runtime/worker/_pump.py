@@ -1,0 +1,280 @@
+"""The pump: one thread that stores every outcome that has gathered and claims what fits.
+
+Each round is one transaction in one trip. While a round is in flight more outcomes gather, so
+commits are shared under load and a lone job waits for nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from runledger_core import JobFailure
+from runledger_postgres.errors import QueryError
+from runledger_postgres.lifecycle import ClaimedJob, ClaimRequest, FailureEntry
+
+from ..config import JobsConfig
+from ..dead_letters import DeadLetterHooks
+from ..health import LoopHealth
+from ..registry import JobRegistry
+from ..shutdown import StopToken
+from ._book import LeaseBook
+from ._execution import Execution, ExecutionState, Outcome
+from ._link import PumpLink
+from ._settling import Batch, Settling
+from ._sleep import Sleep
+from ._slots import HandlerSlots
+
+logger = logging.getLogger(__name__)
+
+_RELEASE_REASON: Final = "SHUTDOWN"
+# Far less than a commit; a job that runs alone does not wait at all.
+_LINGER_SECONDS: Final = 0.0003
+
+
+class Pump:
+    """Runs rounds until it is asked to stop and everything it held is stored."""
+
+    def __init__(  # the parts of one worker, wired in one place
+        self,
+        config: JobsConfig,
+        registry: JobRegistry,
+        *,
+        stop: StopToken,
+        book: LeaseBook,
+        link: PumpLink,
+        sleep: Sleep,
+        hooks: DeadLetterHooks,
+        health: LoopHealth,
+    ) -> None:
+        """Wire the parts; nothing runs yet."""
+        self._config = config
+        self._registry = registry
+        self._job_types = registry.registered_types()
+        self._stop = stop
+        self._book = book
+        self._link = link
+        self._sleep = sleep
+        self._health = health
+        self._hooks = hooks
+        self._settling = Settling(registry, book, on_dead_letter=hooks.submit)
+        self._slots = HandlerSlots(self.deliver)
+        self._wake = threading.Event()
+        self._delivered: deque[tuple[Execution, Outcome | None]] = deque()
+        self._outcomes: list[Outcome] = []
+        self._running = 0
+        self._stuck = 0
+        self._window = 1
+        stop.add_callback(self.wake)
+
+    @property
+    def stuck_handlers(self) -> int:
+        """Handlers whose attempts were given up while their threads go on."""
+        return self._stuck
+
+    @property
+    def is_unhealthy(self) -> bool:
+        """Whether so many threads are stuck that the process should be restarted."""
+        return self._stuck > self._config.max_stuck_handlers
+
+    def deliver(self, execution: Execution, outcome: Outcome | None) -> None:
+        """Take the end of an execution, from any thread."""
+        self._delivered.append((execution, outcome))
+        self._wake.set()
+
+    def wake(self) -> None:
+        """Look at the queue now, from any thread."""
+        self._sleep.end()
+        self._wake.set()
+
+    def run(self) -> None:
+        """Run rounds until stopped and drained, or until too many handlers are stuck."""
+        try:
+            while True:
+                self._wake.clear()
+                self._gather()
+                self._linger()
+                self._hooks.advance()
+                if self._is_ending and not self._book:
+                    return
+                self._wake.wait(self._step())
+        finally:
+            self._sleep.close()
+            self._slots.stop()
+            self._link.close()
+            self._hooks.finish()
+
+    @property
+    def _is_ending(self) -> bool:
+        return self._stop.is_requested or self.is_unhealthy
+
+    def _gather(self) -> None:
+        while self._delivered:
+            execution, outcome = self._delivered.popleft()
+            if execution.is_stuck and execution.is_counted_stuck:
+                # The thread of an attempt that was given up has returned after all.
+                self._count_stuck(-1)
+                continue
+            self._running -= 1
+            if execution.is_stuck:
+                execution.is_counted_stuck = True
+                self._count_stuck(1)
+            if outcome is None:
+                self._book.close(execution)
+            else:
+                self._outcomes.append(outcome)
+
+    def _linger(self) -> None:
+        """Let handlers that are about to end share this round's commit."""
+        gathered = 0
+        while self._running and len(self._outcomes) > gathered:
+            gathered = len(self._outcomes)
+            time.sleep(_LINGER_SECONDS)
+            self._gather()
+
+    def _count_stuck(self, change: int) -> None:
+        self._stuck += change
+        self._health.stuck_handlers_changed(self._stuck)
+        self._health.unhealthy(
+            "too many handlers ignore their cancel token" if self.is_unhealthy else None
+        )
+
+    def _step(self) -> float:
+        """Run one round if there is anything to do; return how long to wait for more."""
+        if self._link.is_down():
+            return self._link.seconds_until_retry()
+        outcomes = [*self._outcomes, *self._settling.take_busy()]
+        self._outcomes = []
+        limit = self._claimable()
+        is_due = limit > 0 and self._sleep.is_over()
+        try:
+            if self._link.has_unknown_claims():
+                self._start(*self._link.find_claims(self._book))
+            if outcomes or is_due:
+                self._round(outcomes, limit)
+        except QueryError as error:
+            self._recover(error, outcomes)
+            return self._link.seconds_until_retry()
+        self._health.passed(backlog=len(self._outcomes) + len(self._settling.busy))
+        return self._wait_seconds()
+
+    def _claimable(self) -> int:
+        if self._is_ending or not self._job_types:
+            return 0
+        # A slot is free once its outcome is in this round; a busy outcome keeps its own.
+        used = self._running + len(self._settling.busy)
+        free = self._config.max_global_concurrency - used
+        return max(0, min(free, self._config.claim_batch_size))
+
+    def _round(self, outcomes: Sequence[Outcome], limit: int) -> None:
+        batch = self._settling.batch(outcomes)
+        claim = None
+        if limit > 0:
+            claim = ClaimRequest(
+                self._link.worker_id,
+                self._job_types,
+                limit=limit,
+                window=limit * self._window,
+                lease_ttl_seconds=self._config.lease_ttl_seconds,
+            )
+        result = self._link.round(batch, claim)
+        self._outcomes = self._settling.settle(batch, result.successes, result.failures)
+        claimed = len(result.claimed) + len(result.undecodable)
+        if claim is not None:
+            self._start(result.claimed, result.undecodable)
+            # Others held what was found: look twice as far next time.
+            self._window = 2 if claimed == 0 and result.has_ready else 1
+            self._sleep.after_claim(
+                claimed,
+                is_full=claimed == limit,
+                has_ready=result.has_ready,
+                due_in_seconds=result.due_in_seconds,
+            )
+        self._wait_for_busy(outcomes, claimed)
+
+    def _wait_for_busy(self, outcomes: Sequence[Outcome], claimed: int) -> None:
+        busy = self._settling.busy
+        if len(busy) < len(outcomes) or not outcomes or claimed:
+            self._settling.rested()
+            return
+        # Pure skipping would spin: wait for the first row, then let all of them rest.
+        batch = self._settling.batch(busy)
+        self._settling.busy = []
+        result = self._link.waiting_round(batch)
+        self._outcomes += self._settling.settle(batch, result.successes, result.failures)
+        if self._settling.busy:
+            self._settling.rest()
+
+    def _start(self, claimed: Sequence[ClaimedJob], undecodable: Sequence[FailureEntry]) -> None:
+        if claimed and self._is_ending:
+            # Not one of them was entered: each gets its attempt back.
+            self._link.release([job.lease for job in claimed], reason=_RELEASE_REASON)
+            claimed = []
+        for job in claimed:
+            handler = self._registry.get(job.job_type)
+            execution = self._link.execution(job)
+            self._book.add(execution)
+            self._running += 1
+            if handler is None:
+                failure = JobFailure.terminal(
+                    "job.handler_not_registered", "no handler is registered for this type"
+                )
+                execution.end()
+                self.deliver(execution, Outcome(execution, failure))
+            else:
+                self._slots.start(execution, handler.execute)
+        if undecodable:
+            self._link.fail(undecodable)
+
+    def _recover(self, error: QueryError, outcomes: Sequence[Outcome]) -> None:
+        self._health.failed(error)
+        # What was settled before the error is closed; what was not comes again.
+        held = {id(outcome) for outcome in (*self._outcomes, *self._settling.busy)}
+        unsettled = [
+            outcome
+            for outcome in outcomes
+            if outcome.execution.state is ExecutionState.ENDED and id(outcome) not in held
+        ]
+        if error.is_transient or not unsettled:
+            self._outcomes += unsettled
+            self._link.lost(error)
+            return
+        logger.error("a round was refused", extra={"code": error.code})
+        self._store_apart(self._settling.batch(unsettled))
+
+    def _store_apart(self, batch: Batch) -> None:
+        """Store without claims, halves first, to find the outcome that cannot be stored."""
+        try:
+            result = self._link.round(batch, None)
+        except QueryError as error:
+            if error.is_transient:
+                self._outcomes += batch.outcomes
+                self._link.lost(error)
+            elif len(batch.outcomes) > 1:
+                for half in batch.halves(self._settling.batch):
+                    self._store_apart(half)
+            else:
+                self._replace(batch.outcomes[0], error)
+            return
+        self._outcomes += self._settling.settle(batch, result.successes, result.failures)
+
+    def _replace(self, outcome: Outcome, error: QueryError) -> None:
+        invalid = JobFailure.terminal("job.invalid_output", "the outcome cannot be stored")
+        if outcome.result == invalid:
+            self._settling.give_up(outcome, error.code)
+        else:
+            self._outcomes.append(Outcome(outcome.execution, invalid))
+
+    def _wait_seconds(self) -> float:
+        if self._outcomes or self._delivered:
+            return 0.0
+        waits = [self._config.poll_interval_ms / 1000]
+        if self._settling.busy:
+            waits.append(max(0.0, self._settling.rest_until - time.monotonic()))
+        if self._claimable() > 0:
+            waits.append(self._sleep.seconds_left())
+        return min(waits)

@@ -1,0 +1,179 @@
+"""Outcomes on their way into the database: what to send, what comes again, what is given up."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from runledger_core import (
+    UNSET,
+    JobCompletion,
+    JobDeadLetterInfo,
+    JobFailure,
+    JobFailureKind,
+    Unset,
+)
+from runledger_postgres.lifecycle import (
+    FailureEntry,
+    FailureOutcome,
+    SuccessEntry,
+    SuccessOutcome,
+    WriteVerdict,
+)
+
+from ..backoff import retry_delay_ms
+from ..dead_letters import DeadLetter
+from ..registry import JobRegistry
+from ._book import LeaseBook
+from ._execution import Outcome
+
+logger = logging.getLogger(__name__)
+
+_LEAST_REST_SECONDS: Final = 0.005
+_MOST_REST_SECONDS: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Outcomes of one round, split by how they are stored, in matching order."""
+
+    outcomes: list[Outcome]
+    successes: list[SuccessEntry]
+    failures: list[FailureEntry]
+
+    def halves(self, make: Callable[[Sequence[Outcome]], Batch]) -> tuple[Batch, Batch]:
+        """Split in two, to find the one that cannot be stored."""
+        middle = len(self.outcomes) // 2
+        return make(self.outcomes[:middle]), make(self.outcomes[middle:])
+
+
+class Settling:
+    """Turns outcomes into entries, and verdicts into what happens next."""
+
+    def __init__(
+        self,
+        registry: JobRegistry,
+        book: LeaseBook,
+        *,
+        on_dead_letter: Callable[[DeadLetter], None],
+    ) -> None:
+        """Hold no outcome yet; dead letters are handed on once they are stored."""
+        self._registry = registry
+        self._book = book
+        self._on_dead_letter = on_dead_letter
+        self._rest_seconds = _LEAST_REST_SECONDS
+        self.busy: list[Outcome] = []
+        """Stored by nobody yet: another transaction held their rows."""
+        self.rest_until = 0.0
+
+    def batch(self, outcomes: Sequence[Outcome]) -> Batch:
+        """Return the entries of these outcomes, successes first."""
+        ordered = sorted(outcomes, key=lambda outcome: isinstance(outcome.result, JobFailure))
+        successes: list[SuccessEntry] = []
+        failures: list[FailureEntry] = []
+        for outcome in ordered:
+            if isinstance(outcome.result, JobCompletion):
+                successes.append(SuccessEntry(outcome.execution.job.lease, outcome.result))
+            else:
+                failures.append(self._failure_entry(outcome, outcome.result))
+        return Batch(ordered, successes, failures)
+
+    def settle(
+        self, batch: Batch, successes: Sequence[SuccessOutcome], failures: Sequence[FailureOutcome]
+    ) -> list[Outcome]:
+        """Close what is stored or pointless, keep what was busy.
+
+        Returns:
+            Outcomes to send again, changed: a success whose progress is invalid is a failure.
+        """
+        again: list[Outcome] = []
+        for outcome, stored in zip(batch.outcomes, [*successes, *failures], strict=True):
+            match stored.verdict:
+                case WriteVerdict.STORED | WriteVerdict.REPEATED:
+                    self._book.close(outcome.execution)
+                    self._tell(outcome, stored)
+                case WriteVerdict.BUSY:
+                    self.busy.append(outcome)
+                case WriteVerdict.INVALID_PROGRESS:
+                    failure = JobFailure.terminal(
+                        "job.invalid_completion_progress", "progress is beyond its total"
+                    )
+                    again.append(Outcome(outcome.execution, failure))
+                case _:
+                    self._lost(outcome, stored.verdict)
+        return again
+
+    def give_up(self, outcome: Outcome, reason: str) -> None:
+        """Let a lease run out: its outcome can never be stored."""
+        job = outcome.execution.job
+        logger.error(
+            "outcome cannot be stored; the lease runs out",
+            extra={"job_id": str(job.id), "job_type": job.job_type, "reason": reason},
+        )
+        self._book.close(outcome.execution)
+
+    def rest(self) -> None:
+        """Let busy outcomes rest, longer each time nothing was stored."""
+        self.rest_until = time.monotonic() + random.uniform(0.5, 1.0) * self._rest_seconds  # noqa: S311  # spreads retries
+        self._rest_seconds = min(2 * self._rest_seconds, _MOST_REST_SECONDS)
+
+    def rested(self) -> None:
+        """Start over with the shortest rest: something was stored."""
+        self._rest_seconds = _LEAST_REST_SECONDS
+
+    def take_busy(self) -> list[Outcome]:
+        """Return the busy outcomes whose rest is over."""
+        if not self.busy or time.monotonic() < self.rest_until:
+            return []
+        taken, self.busy = self.busy, []
+        return taken
+
+    def _tell(self, outcome: Outcome, stored: SuccessOutcome | FailureOutcome) -> None:
+        if isinstance(stored, SuccessOutcome) or stored.dead_letter_reason is None:
+            return
+        job, failure = outcome.execution.job, outcome.result
+        # A repeat does not say what the row holds; the claim's own checkpoint is as good.
+        checkpoint = job.checkpoint if stored.checkpoint is UNSET else stored.checkpoint
+        if isinstance(failure, JobFailure):
+            info = JobDeadLetterInfo(
+                failure,
+                stored.dead_letter_reason,
+                max_attempts=stored.max_attempts or job.max_attempts,
+            )
+            self._on_dead_letter(
+                DeadLetter(
+                    job.lease,
+                    job.job_type,
+                    organization_id=job.organization_id,
+                    payload=job.payload,
+                    checkpoint=None if isinstance(checkpoint, Unset) else checkpoint,
+                    info=info,
+                )
+            )
+
+    def _failure_entry(self, outcome: Outcome, failure: JobFailure) -> FailureEntry:
+        job = outcome.execution.job
+        delay = self._registry.retry_delay_override(job.job_type, failure.code)
+        if delay is None:
+            delay = retry_delay_ms(job.lease.attempt)
+        return FailureEntry(job.lease, failure, retry_delay_ms=delay, traceback=outcome.traceback)
+
+    def _lost(self, outcome: Outcome, verdict: WriteVerdict) -> None:
+        job = outcome.execution.job
+        is_timeout = (
+            isinstance(outcome.result, JobFailure) and outcome.result.kind is JobFailureKind.TIMEOUT
+        )
+        logger.warning(
+            "outcome refused: the lease was lost",
+            extra={
+                "job_id": str(job.id),
+                "job_type": job.job_type,
+                "verdict": verdict,
+                "is_timeout": is_timeout,
+            },
+        )
+        self._book.close(outcome.execution)

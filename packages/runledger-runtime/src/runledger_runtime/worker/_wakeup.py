@@ -1,0 +1,184 @@
+"""Sleeping and being woken: marks on one direct connection, a listener on another.
+
+`notifies()` holds its connection's lock, hence two. Polling stays the truth: whatever fails here
+only makes pick-up slower.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+from uuid import UUID
+
+import psycopg
+
+from runledger_postgres.wakeup import CANCEL_CHANNEL, SLEEP_MARK_CLASS, WAKE_CHANNEL
+
+from ..backoff import Outage, spread
+from ..engine import Connection, EngineConnections
+
+logger = logging.getLogger(__name__)
+
+_PROBE_CHANNEL: Final = "runledger_probe"
+_ECHO_SECONDS: Final = 5.0
+_ROUND_TRIP_SECONDS: Final = 10.0
+_DEADLINE_SECONDS: Final = 5.0
+_MARK_RETRY_SECONDS: Final = 3.0
+
+
+class Listener(threading.Thread):
+    """Hears of due jobs and of cancels; reconnects for ever.
+
+    `is_proven` is true while an echo sent over another connection has come back: behind a pooler
+    in transaction mode LISTEN is accepted and nothing ever arrives.
+    """
+
+    def __init__(
+        self,
+        connections: EngineConnections,
+        *,
+        on_wake: Callable[[str | None], None],
+        on_cancel: Callable[[Sequence[UUID]], None],
+    ) -> None:
+        """Prepare the thread; `start()` begins to listen."""
+        super().__init__(name="runledger-listener", daemon=True)
+        self._connections = connections
+        self._on_wake = on_wake
+        self._on_cancel = on_cancel
+        self._finished = threading.Event()
+        self._connection: Connection | None = None
+        self.echo_sent_at: float | None = None
+        self._has_warned = False
+        self._outage = Outage()
+        self.is_proven = False
+        self.token: str | None = None
+        """What the echo must say; None while not listening."""
+
+    def finish(self) -> None:
+        """Stop listening."""
+        self._finished.set()
+        connection = self._connection
+        if connection is not None:
+            self._connections.shut_down(connection)
+        self.join(timeout=5.0)
+
+    def run(self) -> None:
+        """Listen until finished; never ends by an error."""
+        while not self._finished.is_set():
+            try:
+                self._listen()
+            except Exception:  # noqa: BLE001  # `configure` and callables of the user's, too
+                self.is_proven, self.token = False, None
+                self._finished.wait(self._outage.failed().delay_seconds)
+
+    def _listen(self) -> None:
+        connection = self._connections.connect("listener")
+        self._connection = connection
+        try:
+            for channel in (WAKE_CHANNEL, CANCEL_CHANNEL, _PROBE_CHANNEL):
+                connection.execute(f"LISTEN {channel}")  # pyright: ignore[reportArgumentType]  # constants of ours
+            self.echo_sent_at = None
+            self.token = secrets.token_hex(8)
+            self._outage.ended()
+            # Whatever was notified while nobody listened is found by a poll.
+            self._on_wake(None)
+            while not self._finished.is_set():
+                for notice in connection.notifies(timeout=_ROUND_TRIP_SECONDS):
+                    self._hear(notice)
+                self._warn_if_deaf()
+                with self._connections.deadline(connection, _DEADLINE_SECONDS):
+                    connection.execute("SELECT 1")
+        finally:
+            self._connection = None
+            with suppress(psycopg.Error):
+                connection.close()
+
+    def _hear(self, notice: psycopg.Notify) -> None:
+        if notice.channel == WAKE_CHANNEL:
+            self._on_wake(notice.payload)
+        elif notice.channel == CANCEL_CHANNEL:
+            with suppress(ValueError):
+                self._on_cancel([UUID(text) for text in notice.payload.split(",")])
+        elif notice.payload == self.token:
+            self.is_proven = True
+
+    def _warn_if_deaf(self) -> None:
+        sent_at = self.echo_sent_at
+        if self.is_proven or self._has_warned or sent_at is None:
+            return
+        if time.monotonic() - sent_at > _ECHO_SECONDS:
+            self._has_warned = True
+            logger.warning(
+                "notifications do not arrive, so jobs are found by polling only; behind a pooler"
+                " set JOBS_DIRECT_DATABASE_URL to a direct connection, or JOBS_WAKEUPS=off"
+            )
+
+
+class SleepMarks:
+    """Says that this worker sleeps: one shared advisory lock per job type, held while it waits."""
+
+    def __init__(
+        self, connections: EngineConnections, listener: Listener, job_types: Sequence[str]
+    ) -> None:
+        """Open nothing yet."""
+        self._connections = connections
+        self._listener = listener
+        self._job_types = list(job_types)
+        self._connection: Connection | None = None
+        self._echoed: str | None = None
+        self._retry_at = 0.0
+        self.are_held = False
+
+    def prove(self) -> None:
+        """Send the listener its echo, once for each of its connections."""
+        token = self._listener.token
+        if token is None or token == self._echoed:
+            return
+        if self._run("SELECT pg_notify(%s, %s)", [_PROBE_CHANNEL, token]):
+            self._echoed = token
+            self._listener.echo_sent_at = time.monotonic()
+
+    def take(self) -> bool:
+        """Hold the marks if notifications arrive; tell whether they were taken now."""
+        if self.are_held and not self._listener.is_proven:
+            self.drop()
+        if self.are_held or not self._listener.is_proven:
+            return False
+        self.are_held = self._run(
+            "SELECT pg_advisory_lock_shared(%s, hashtext(t)) FROM unnest(%s::text[]) AS t",
+            [SLEEP_MARK_CLASS, self._job_types],
+        )
+        return self.are_held
+
+    def drop(self) -> None:
+        """Release the marks."""
+        if self.are_held:
+            self.are_held = False
+            self._run("SELECT pg_advisory_unlock_all()", [])
+
+    def close(self) -> None:
+        """Close the connection, which releases the marks."""
+        self.are_held = False
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _run(self, sql: str, parameters: list[object]) -> bool:
+        if time.monotonic() < self._retry_at:
+            return False
+        try:
+            if self._connection is None or self._connection.closed:
+                self._connection = self._connections.connect("sleep marks")
+            with self._connections.deadline(self._connection, _DEADLINE_SECONDS):
+                self._connection.execute(sql, parameters)  # pyright: ignore[reportArgumentType, reportCallIssue]  # literals above
+        except psycopg.Error:
+            # Without marks nobody notifies; polling goes on.
+            self.close()
+            self._retry_at = time.monotonic() + spread(_MARK_RETRY_SECONDS)
+            return False
+        return True

@@ -1,0 +1,141 @@
+"""Handlers are told after a job was given up, by the worker or by the reaper."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from psycopg_pool import ConnectionPool
+
+from runledger_core import (
+    JobCancelled,
+    JobContext,
+    JobDeadLetterInfo,
+    JobDeadLetterReason,
+    JobDefinitionSpec,
+    JobEnqueue,
+    JobFailure,
+)
+from runledger_postgres import claim_jobs, enqueue_job, enqueue_jobs, upsert_job_definition
+from runledger_runtime import JobRegistry, JobsConfig, Supervisor
+from runledger_test_support import expire_lease
+
+
+class Payments:
+    """Fails for good and remembers what it was told."""
+
+    job_type = "payments.capture"
+
+    def __init__(self) -> None:
+        self.told: list[tuple[JobContext, object, JobDeadLetterInfo]] = []
+        self.was_told = threading.Event()
+
+    def execute(self, context: JobContext, payload: Any) -> None:
+        context.progress(done=1, checkpoint={"step": 2})
+        raise JobFailure.terminal("payments.declined", "declined")
+
+    def on_dead_letter(self, context: JobContext, payload: Any, info: JobDeadLetterInfo) -> None:
+        self.told.append((context, payload, info))
+        self.was_told.set()
+
+
+@contextmanager
+def running(
+    pool: ConnectionPool[Any], handler: object, *, worker: bool = True
+) -> Generator[Supervisor]:
+    registry = JobRegistry()
+    registry.register(handler)  # pyright: ignore[reportArgumentType]  # a handler by shape
+    upsert_job_definition(pool, JobDefinitionSpec("payments.capture", max_attempts=1))
+    builder = Supervisor.builder(pool, JobsConfig(reaper_interval_seconds=1))
+    if not worker:
+        builder = builder.disable_worker()
+    with builder.with_registry(registry).build() as supervisor:
+        yield supervisor
+
+
+def test_worker_tells_with_the_committed_checkpoint_and_the_reason(
+    runledger_pool: ConnectionPool[Any],
+) -> None:
+    payments = Payments()
+
+    with running(runledger_pool, payments):
+        enqueue_job(runledger_pool, JobEnqueue("payments.capture", {"order": 7}))
+        assert payments.was_told.wait(30)
+
+    ((context, payload, info),) = payments.told
+    assert payload == {"order": 7}
+    assert context.checkpoint == {"step": 2}
+    assert info.failure == JobFailure.terminal("payments.declined", "declined")
+    assert (info.reason, info.max_attempts) == (
+        JobDeadLetterReason.FAILURE_KIND_NON_RETRYABLE,
+        1,
+    )
+
+
+def test_services_of_an_ended_attempt_are_refused_but_the_pool_is_lent(
+    runledger_pool: ConnectionPool[Any],
+) -> None:
+    payments = Payments()
+    with running(runledger_pool, payments):
+        enqueue_job(runledger_pool, JobEnqueue("payments.capture", {}))
+        assert payments.was_told.wait(30)
+    context = payments.told[0][0]
+
+    with pytest.raises(JobCancelled):
+        context.progress(done=1)
+    with pytest.raises(JobCancelled):
+        context.log("INFO", "late")
+    with context.connection() as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_reaper_tells_of_a_lease_that_expired_on_the_last_attempt(
+    runledger_pool: ConnectionPool[Any],
+) -> None:
+    payments = Payments()
+    upsert_job_definition(runledger_pool, JobDefinitionSpec("payments.capture", max_attempts=1))
+    enqueue_job(runledger_pool, JobEnqueue("payments.capture", {"order": 8}))
+    (job,) = claim_jobs(runledger_pool, worker_id="gone", limit=1, lease_ttl_seconds=60)
+    with runledger_pool.connection() as connection:
+        expire_lease(connection, job.id)
+
+    with running(runledger_pool, payments, worker=False):
+        assert payments.was_told.wait(30)
+
+    ((_, payload, info),) = payments.told
+    assert payload == {"order": 8}
+    assert (info.failure.code, info.reason) == (
+        "job.lease_expired",
+        JobDeadLetterReason.LEASE_EXPIRED,
+    )
+
+
+def test_hook_that_raises_or_hangs_holds_up_neither_jobs_nor_the_stop(
+    runledger_pool: ConnectionPool[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runledger_runtime.dead_letters.HOOK_SECONDS", 0.2)
+    release = threading.Event()
+
+    class Awkward(Payments):
+        def on_dead_letter(
+            self, context: JobContext, payload: Any, info: JobDeadLetterInfo
+        ) -> None:
+            super().on_dead_letter(context, payload, info)
+            if payload["n"] % 2:
+                release.wait(60)
+            raise SystemExit(1)
+
+    awkward = Awkward()
+    with running(runledger_pool, awkward) as supervisor:
+        requests = [JobEnqueue("payments.capture", {"n": n}) for n in range(20)]
+        enqueue_jobs(runledger_pool, requests)
+        assert awkward.was_told.wait(30)
+        while len(awkward.told) < 20:
+            assert awkward.was_told.wait(1)
+        supervisor.shutdown_with_timeout(20)
+    release.set()
+
+    assert sorted(payload["n"] for _, payload, _ in awkward.told) == list(range(20))  # type: ignore[index]  # a dict

@@ -1,0 +1,66 @@
+import sys
+
+import pytest
+
+from runledger_runtime.cli._app import load_catalog
+from runledger_runtime.cli._errors import CommandFailure
+
+SHOP = """
+from runledger_runtime.catalog import JobCatalog
+
+catalog = JobCatalog()
+number = 7
+
+def make():
+    return catalog
+
+class Settings:
+    jobs = catalog
+"""
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch):
+    (tmp_path / "shop_for_tests.py").write_text(SHOP)
+    (tmp_path / "broken_for_tests.py").write_text("import shop_for_tests\n1 / 0\n")
+    (tmp_path / "lacking_for_tests.py").write_text("import no_such_package_anywhere\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    yield "shop_for_tests"
+    for name in ("shop", "broken", "lacking"):
+        sys.modules.pop(f"{name}_for_tests", None)
+
+
+@pytest.mark.parametrize("name", [":catalog", "", ":make", ":Settings.jobs"])
+def test_catalog_is_found_in_the_current_directory(shop, name):
+    found = load_catalog(shop + name)
+
+    assert found is sys.modules[shop].catalog
+
+
+@pytest.mark.parametrize(
+    ("app", "code"),
+    [
+        ("no_such_module:catalog", "cli.app_not_found"),
+        ("shop_for_tests.inner:catalog", "cli.app_not_found"),
+        ("shop_for_tests:missing", "cli.app_not_found"),
+        (":catalog", "cli.app_not_found"),
+        ("..shop:catalog", "cli.app_not_found"),
+        ("shop_for_tests:number", "cli.app_not_a_catalog"),
+        ("broken_for_tests:catalog", "cli.app_import_failed"),
+        ("lacking_for_tests:catalog", "cli.app_import_failed"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused_by_code(shop, app, code):
+    with pytest.raises(CommandFailure) as caught:
+        load_catalog(app)
+
+    assert caught.value.error.code == code
+
+
+def test_failing_import_names_error_file_and_line(shop, tmp_path):
+    with pytest.raises(CommandFailure) as caught:
+        load_catalog("broken_for_tests")
+
+    assert "ZeroDivisionError: division by zero" in str(caught.value.error)
+    assert caught.value.next_step == f"look at {tmp_path / 'broken_for_tests.py'}, line 2"

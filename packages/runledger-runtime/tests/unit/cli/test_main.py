@@ -1,0 +1,105 @@
+import subprocess
+import sys
+
+import pytest
+
+VERBS = ("demo", "jobs", "migrate", "worker")
+
+
+def test_version_is_the_one_of_the_distribution(run_cli):
+    result = run_cli("--version")
+
+    assert result.exit_code == 0
+    assert result.stdout == "runledger, version 0.4.0\n"
+
+
+def test_help_lists_every_verb(run_cli):
+    result = run_cli("--help")
+
+    assert result.exit_code == 0
+    assert all(f"\n  {verb} " in result.stdout for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", [*([verb] for verb in VERBS), ["jobs", "list"]])
+def test_every_verb_has_help(run_cli, verb):
+    result = run_cli(*verb, "-h")
+
+    assert result.exit_code == 0
+    assert "Usage: runledger" in result.stdout
+
+
+def test_help_imports_neither_rich_nor_sqlalchemy():
+    program = (
+        "import sys\n"
+        "from runledger_runtime.cli._main import runledger\n"
+        "runledger(['--help'], standalone_mode=False)\n"
+        "print({'rich', 'sqlalchemy'} & set(sys.modules))"
+    )
+
+    done = subprocess.run(  # our own interpreter and text
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_worker_side_imports_no_command_line():
+    program = (
+        "import sys\n"
+        "import runledger_runtime, runledger_runtime.supervisor\n"
+        "print({'click', 'rich', 'sqlalchemy', 'runledger_runtime.cli'} & set(sys.modules))"
+    )
+
+    done = subprocess.run(  # our own interpreter and text
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout == "set()\n"
+
+
+def test_unknown_verb_is_wrong_usage(run_cli):
+    result = run_cli("destroy")
+
+    assert result.exit_code == 2
+    assert "No such command 'destroy'" in result.stderr
+
+
+def test_missing_client_library_tells_what_to_install(run_cli, monkeypatch):
+    def refuse(name, package=None):
+        message = "no pq wrapper available.\nAttempts made:\n- couldn't import ..."
+        raise ImportError(message)
+
+    monkeypatch.setattr("runledger_runtime.cli._main.import_module", refuse)
+
+    result = run_cli("jobs", "list")
+
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "error: cli.missing_package: the PostgreSQL client library libpq is missing:"
+        " pip install 'runledger-postgres[binary]'\n"
+        " next: install it, then run the command again\n"
+    )
+
+
+def test_missing_package_tells_what_to_install(run_cli, monkeypatch):
+    def refuse(name, package=None):
+        raise ModuleNotFoundError(name="rich")
+
+    monkeypatch.setattr("runledger_runtime.cli._main.import_module", refuse)
+
+    result = run_cli("demo")
+
+    assert result.exit_code == 1
+    assert "cli.missing_package: the package rich is missing" in result.stderr
+
+
+def test_interrupt_ends_with_the_usual_code(run_cli, monkeypatch):
+    def interrupt(name, package=None):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("runledger_runtime.cli._main.import_module", interrupt)
+
+    result = run_cli("demo")
+
+    assert result.exit_code == 130
+    assert result.output == ""

@@ -1,0 +1,267 @@
+import functools
+
+import pytest
+
+from runledger_core import JobType, ValidationError
+from runledger_runtime.errors import RegistryError
+from runledger_runtime.registry import JobRegistry
+
+
+def handle(context, payload):
+    return None
+
+
+class Handler:
+    job_type = "jobs.one"
+
+    def __init__(self, job_type="jobs.one"):
+        self.job_type = job_type
+
+    def execute(self, context, payload):
+        return None
+
+
+class HandlerWithHook(Handler):
+    def on_dead_letter(self, context, payload, info):
+        return None
+
+
+class AsyncHandler:
+    job_type = "jobs.one"
+
+    async def execute(self, context, payload):
+        return None
+
+
+class HandlerWithAsyncHook(Handler):
+    async def on_dead_letter(self, context, payload, info):
+        return None
+
+
+class HandlerWithShortHook(Handler):
+    def on_dead_letter(self, context):
+        return None
+
+
+class HandlerWithoutFunction:
+    job_type = "jobs.one"
+    execute = 5
+
+
+class CallableHandler:
+    def __call__(self, context, payload):
+        return None
+
+
+class AsyncCallableHandler:
+    async def __call__(self, context, payload):
+        return None
+
+
+async def handle_async(context, payload):
+    return None
+
+
+def handle_in_steps(context, payload):
+    yield None
+
+
+async def handle_in_async_steps(context, payload):
+    yield None
+
+
+def refusal(call, *arguments):
+    with pytest.raises(RegistryError) as caught:
+        call(*arguments)
+    assert isinstance(caught.value, ValidationError)
+    return caught.value.code
+
+
+def registered(registry):
+    handler = registry.get("jobs.one")
+    assert handler is not None
+    return handler
+
+
+def test_a_function_is_found_by_its_type():
+    registry = JobRegistry()
+
+    registry.register_function("jobs.one", handle)
+
+    assert registered(registry).job_type == "jobs.one"
+    assert type(registered(registry).job_type) is JobType
+    assert registered(registry).execute is handle
+    assert registered(registry).on_dead_letter is None
+
+
+def test_an_object_is_found_by_the_type_it_names():
+    registry = JobRegistry()
+    handler = HandlerWithHook()
+
+    registry.register(handler)
+
+    assert registered(registry).execute == handler.execute
+    assert registered(registry).on_dead_letter == handler.on_dead_letter
+
+
+def test_an_object_without_a_hook_has_none():
+    registry = JobRegistry()
+
+    registry.register(Handler())
+
+    assert registered(registry).on_dead_letter is None
+
+
+def test_an_unknown_type_has_no_handler():
+    assert JobRegistry().get("jobs.one") is None
+
+
+def test_types_are_listed_in_order():
+    registry = JobRegistry()
+    for job_type in ("b", "c", "a"):
+        registry.register_function(job_type, handle)
+
+    assert registry.registered_types() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        CallableHandler(),
+        functools.partial(lambda extra, context, payload: None, 1),
+        lambda context, payload, more=None: None,
+        lambda *arguments: None,
+        CallableHandler().__call__,
+        max,
+    ],
+)
+def test_whatever_takes_two_arguments_is_a_function(function):
+    registry = JobRegistry()
+
+    registry.register_function("jobs.one", function)
+
+    assert registry.registered_types() == ["jobs.one"]
+
+
+def test_a_second_handler_is_refused_and_the_first_one_stays():
+    registry = JobRegistry()
+    registry.register_function("jobs.one", handle)
+
+    assert refusal(registry.register, Handler()) == "registry.duplicate_job_type"
+    assert registered(registry).execute is handle
+
+
+@pytest.mark.parametrize("job_type", ["", "  ", "x" * 201, "a\0", None, 5])
+def test_a_type_that_cannot_be_stored_is_refused(job_type):
+    registry = JobRegistry()
+
+    assert refusal(registry.register_function, job_type, handle) == "registry.invalid_job_type"
+    assert refusal(registry.register, Handler(job_type)) == "registry.invalid_handler_job_type"
+
+
+def test_an_object_for_another_type_is_refused():
+    registry = JobRegistry()
+
+    code = refusal(registry.register_function, "jobs.two", Handler())
+
+    assert code == "registry.handler_job_type_mismatch"
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        handle_async,
+        functools.partial(handle_async),
+        AsyncCallableHandler(),
+        AsyncHandler(),
+        HandlerWithAsyncHook(),
+    ],
+)
+def test_async_handlers_are_refused_for_now(handler):
+    registry = JobRegistry()
+
+    code = refusal(registry.register_function, "jobs.one", handler)
+
+    assert code == "registry.async_handler_unsupported"
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        None,
+        5,
+        "jobs.one",
+        Handler,
+        CallableHandler,
+        lambda: None,
+        lambda context: None,
+        lambda context, payload, more: None,
+        lambda *, context, payload: None,
+        handle_in_steps,
+        handle_in_async_steps,
+        HandlerWithShortHook(),
+    ],
+)
+def test_what_cannot_be_called_with_context_and_payload_is_refused(handler):
+    registry = JobRegistry()
+
+    assert refusal(registry.register_function, "jobs.one", handler) == "registry.invalid_handler"
+
+
+def test_an_object_whose_execute_is_no_function_is_refused():
+    assert refusal(JobRegistry().register, HandlerWithoutFunction()) == "registry.invalid_handler"
+
+
+def test_a_function_without_a_type_is_refused():
+    assert refusal(JobRegistry().register, handle) == "registry.invalid_handler"
+
+
+def test_a_retry_delay_applies_to_exactly_its_type_and_code():
+    registry = JobRegistry()
+
+    registry.register_retry_delay_override("jobs.one", "rate_limited", 90_000)
+
+    assert registry.retry_delay_override("jobs.one", "rate_limited") == 90_000
+    assert registry.retry_delay_override("jobs.one", "other") is None
+    assert registry.retry_delay_override("jobs.two", "rate_limited") is None
+
+
+def test_a_second_retry_delay_replaces_the_first():
+    registry = JobRegistry()
+    registry.register_retry_delay_override("jobs.one", "rate_limited", 1)
+
+    registry.register_retry_delay_override("jobs.one", "rate_limited", 2)
+
+    assert registry.retry_delay_override("jobs.one", "rate_limited") == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("", "code", 1), "registry.invalid_job_type"),
+        (("jobs.one", " ", 1), "registry.invalid_failure_code"),
+        (("jobs.one", "x" * 201, 1), "registry.invalid_failure_code"),
+        (("jobs.one", None, 1), "registry.invalid_failure_code"),
+        (("jobs.one", "code", 0), "registry.invalid_retry_delay"),
+        (("jobs.one", "code", -1), "registry.invalid_retry_delay"),
+        (("jobs.one", "code", 2**31), "registry.invalid_retry_delay"),
+        (("jobs.one", "code", 1.5), "registry.invalid_retry_delay"),
+        (("jobs.one", "code", True), "registry.invalid_retry_delay"),
+    ],
+)
+def test_a_retry_delay_that_cannot_be_is_refused(arguments, code):
+    assert refusal(JobRegistry().register_retry_delay_override, *arguments) == code
+
+
+def test_a_frozen_registry_refuses_changes():
+    registry = JobRegistry()
+    registry.register_function("jobs.one", handle)
+
+    registry.freeze()
+
+    assert refusal(registry.register_function, "jobs.two", handle) == "registry.frozen"
+    assert refusal(registry.register, Handler("jobs.two")) == "registry.frozen"
+    assert (
+        refusal(registry.register_retry_delay_override, "jobs.one", "code", 1) == "registry.frozen"
+    )
+    assert registry.registered_types() == ["jobs.one"]
