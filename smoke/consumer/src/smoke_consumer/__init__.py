@@ -1,0 +1,1 @@
+"""A service that mails, as small as it can be."""

@@ -1,0 +1,102 @@
+"""The Python of the pages runs as it stands, block after block, as a reader would type it."""
+
+import ast
+import os
+import signal
+import subprocess
+import sys
+from inspect import signature
+from pathlib import Path
+from threading import Event
+
+import pytest
+from sybil import Example
+from sybil.document import Document
+from sybil.evaluators.python import PythonEvaluator
+from sybil.parsers.markdown import CodeBlockParser
+
+from runledger_core import JobDefinitionSpec, JobEnqueue, JobStatus, Scope
+from runledger_postgres import enqueue_job, get_job, upsert_job_definition
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGES = [
+    ROOT / "README.md",
+    *sorted(ROOT.glob("docs/*.md")),
+    *sorted(ROOT.glob("docs/guides/*.md")),
+    *sorted(ROOT.glob("packages/*/README.md")),
+]
+JOB_TYPE = "jobs.email.send"
+# What a worker program of a page ends with; such a block is run as a program.
+RUNS_FOR_EVER = "run_until_shutdown(timeout"
+
+run_python = PythonEvaluator()
+
+
+@pytest.fixture
+def pool(runledger_pool, runledger_database, monkeypatch):
+    monkeypatch.setenv("DATABASE_URL", runledger_database.dsn)
+    upsert_job_definition(runledger_pool, JobDefinitionSpec(JOB_TYPE))
+    with runledger_pool.connection() as connection:
+        connection.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    return runledger_pool
+
+
+def run_block(example: Example) -> None:
+    """Run a block in the names of its page, then the tests that it defines."""
+    if RUNS_FOR_EVER in example.parsed:
+        run_program(example)
+        return
+    run_python(example)
+    for name in [name for name in example.namespace if name.startswith("test_")]:
+        test = example.namespace.pop(name)
+        with example.namespace["pool"].connection() as connection:
+            # Readers have a fresh database for each.
+            connection.execute("TRUNCATE runledger.job_queue, orders")
+        test(**{fixture: example.namespace[fixture] for fixture in signature(test).parameters})
+
+
+def run_program(example: Example) -> None:
+    """Run a worker until it has done a job and a signal stops it; then define what it defines."""
+    pool = example.namespace["pool"]
+    job = enqueue_job(pool, JobEnqueue(JOB_TYPE, {"to": "a@example.com"}))
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", example.parsed],
+        env=os.environ,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as worker:
+        while worker.poll() is None and not is_done(pool, job.id):
+            Event().wait(0.05)
+        worker.send_signal(signal.SIGTERM)
+        errors = worker.communicate(timeout=60)[1]
+
+    assert (worker.returncode, errors) == (0, "")
+    assert is_done(pool, job.id)
+    tree = ast.parse(example.parsed)
+    tree.body = [node for node in tree.body if RUNS_FOR_EVER not in ast.unparse(node)]
+    exec(compile(tree, example.path, "exec"), example.namespace)
+
+
+def is_done(pool, job_id) -> bool:
+    job = get_job(pool, job_id, scope=Scope.GLOBAL)
+    return job is not None and job.status == JobStatus.SUCCEEDED
+
+
+def examples(page: Path) -> list[Example]:
+    return list(Document.parse(str(page), CodeBlockParser("python", run_block)).examples())
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES if examples(page)]
+)
+def test_python_of_a_page_runs(page, pool, runledger_database):
+    blocks = examples(page)
+    blocks[0].namespace |= {
+        "__name__": "page",
+        "pool": pool,
+        "runledger_pool": pool,
+        "runledger_database": runledger_database,
+    }
+
+    for block in blocks:
+        block.evaluate()
