@@ -18,7 +18,13 @@ PAGES = [
     *sorted(ROOT.glob("docs/**/*.md")),
     *sorted(ROOT.glob("packages/*/README.md")),
 ]
+# Commands, which the guides show, and packages whose modules are shown one by one.
+EXPLAINED = ("runledger_runtime.cli", "runledger_tui.", "runledger_core.jobs")
 SETTINGS = ROOT / "docs/guides/workers.md"
+
+
+# Written for GitHub and for assistants, where Sphinx does not check links.
+PLAIN_PAGES = [ROOT / "README.md", ROOT / "llms.txt", *sorted(ROOT.glob("packages/*/README.md"))]
 
 
 def commands() -> list[str]:
@@ -93,3 +99,37 @@ def test_tests_that_a_page_names_exist(page):
     named = set(re.findall(r"`(test_[a-z0-9_]+)`", prose))
 
     assert sorted(named - known) == []
+
+
+@pytest.mark.parametrize(
+    "page", PLAIN_PAGES, ids=[str(page.relative_to(ROOT)) for page in PLAIN_PAGES]
+)
+def test_links_of_a_page_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)]+)\)", page.read_text("utf-8"))
+    paths = [link.partition("#") for link in links if "://" not in link]
+
+    for path, _, anchor in paths:
+        target = page.parent / path
+        assert target.exists(), path
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", target.read_text("utf-8"), re.MULTILINE)
+            assert anchor in {heading.lower().replace(" ", "-") for heading in headings}
+
+
+def test_every_public_module_is_in_the_reference():
+    pages = "".join(page.read_text("utf-8") for page in ROOT.glob("docs/reference/*.md"))
+    shown = set(re.findall(r"automodule:: ([\w.]+)", pages))
+    modules = {
+        ".".join(path.with_suffix("").parts).partition(".src.")[2].removesuffix(".__init__")
+        for path in ROOT.glob("packages/*/src/**/*.py")
+    }
+    public = {name for name in modules if not any(part[0] == "_" for part in name.split("."))}
+
+    # A package that is shown shows what its modules give it.
+    missing = {
+        name
+        for name in public
+        if "." in name and not any(name == one or name.startswith(f"{one}.") for one in shown)
+    }
+
+    assert sorted(name for name in missing if not name.startswith(EXPLAINED)) == []

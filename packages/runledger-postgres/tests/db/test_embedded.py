@@ -99,7 +99,7 @@ def copy_cluster() -> Iterator[Callable[[Path | None, Path], None]]:
             with EmbeddedServer(made, bin_dir=bin_dir, settings=FAST):
                 pass
         # Owners as well: shutil does not keep them.
-        subprocess.run(["/bin/cp", "-a", str(made), str(target)], check=True)  # noqa: S603  # Ours.
+        subprocess.run(["/bin/cp", "-a", str(made), str(target)], check=True)  # Ours.
 
     yield copy
     shutil.rmtree(folder)
@@ -124,7 +124,7 @@ def start_user() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     with ExitStack() as users:
 
         def start(**options: object) -> subprocess.Popen[str]:
-            user = subprocess.Popen(  # noqa: S603  # Our own program.
+            user = subprocess.Popen(  # Our own program.
                 [sys.executable, "-c", USER_PROGRAM, json.dumps(options)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -114,10 +114,12 @@ def test_joined_refusal_leaves_the_decision_to_the_caller(old_database: psycopg.
     assert old_database.execute(VALIDATED).fetchone() == (2,)
 
 
-def test_validation_does_not_block_reads_and_writes(old_database: psycopg.Connection[Any]):
+def test_validation_does_not_block_reads_and_writes(
+    old_database: psycopg.Connection[Any], runledger_unmigrated_database: TemporaryDatabase
+):
     clear_keys(old_database)
     apply_pending(old_database, bundled_migrations())
-    writer = psycopg.connect(old_database.info.dsn)
+    writer = runledger_unmigrated_database.connect()
     try:
         writer.execute("INSERT INTO runledger.job_queue (job_type, max_attempts) VALUES ('x', 1)")
 

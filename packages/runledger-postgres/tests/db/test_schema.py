@@ -58,3 +58,16 @@ def test_constraints_with_a_code_exist(runledger_database: TemporaryDatabase):
     existing = {name for (name,) in connection.execute(CONSTRAINT_NAMES).fetchall()}
 
     assert set(errors._CONSTRAINTS) - existing == set()
+
+
+def test_ids_of_the_host_have_no_foreign_keys(runledger_database: TemporaryDatabase):
+    constrained = runledger_database.connect().execute(
+        """
+        SELECT c.conname::text FROM pg_catalog.pg_constraint AS c
+        JOIN pg_catalog.pg_attribute AS a ON a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey)
+        WHERE c.connamespace = 'runledger'::regnamespace AND c.contype = 'f'
+            AND a.attname IN ('organization_id', 'created_by_user_id', 'updated_by_user_id')
+        """
+    )
+
+    assert constrained.fetchall() == []

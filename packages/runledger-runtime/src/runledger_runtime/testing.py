@@ -198,7 +198,7 @@ class _Drain:
         if handler is not None:
             # As in a worker: context variables that a handler sets end with it.
             context = contextvars.copy_context()
-            outcome = context.run(run_attempt, execution, handler.execute)
+            _, outcome = context.run(run_attempt, execution, handler.execute)
         if outcome is None:
             self._book.close(execution)
             disposition, failure = DrainDisposition.REFUSED, None

@@ -19,7 +19,7 @@ from runledger_core import (
     sanitize_text,
 )
 
-from ._execution import Execution, Outcome, WorkerJobContext
+from ._execution import Ending, Execution, Outcome, WorkerJobContext
 
 TIMEOUT_CODE: Final = "job.timeout_exceeded"
 _HEAD_FRAMES: Final = 20
@@ -31,18 +31,18 @@ _TRACEBACK_BYTES: Final = 32_768
 Handler = Callable[[JobContext, JsonValue], object]
 
 
-def run_attempt(execution: Execution, handler: Handler) -> Outcome | None:
-    """Run the handler and return what to store; None if somebody else decided the outcome."""
+def run_attempt(execution: Execution, handler: Handler) -> tuple[Ending, Outcome | None]:
+    """Run the handler and return how it ended, with what to store, if anything."""
     result, details = _call(execution, handler)
     if not execution.end():
-        return None
+        return Ending.RETURNED_LATE, None
     if execution.cancel_reason in {CancelReason.CANCELED, CancelReason.LEASE_LOST}:
         # Nothing of it could be stored: the row belongs to nobody, or to somebody else.
-        return None
+        return Ending.RETURNED, None
     # A result counts only if it was there before the deadline.
     if execution.cancelled.is_set() or time.monotonic() >= execution.deadline_at:
-        return Outcome(execution, timeout_failure(execution))
-    return Outcome(execution, result, details)
+        return Ending.RETURNED, Outcome(execution, timeout_failure(execution))
+    return Ending.RETURNED, Outcome(execution, result, details)
 
 
 def timeout_failure(execution: Execution) -> JobFailure:

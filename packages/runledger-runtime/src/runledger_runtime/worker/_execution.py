@@ -33,8 +33,8 @@ from runledger_postgres.lifecycle import ClaimedJob, update_job_progress
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
 
-# What a handler logs through its context is one row a call.
 _DISCARD: Final = "DISCARD ALL"
+_CANCEL_SECONDS: Final = 5.0
 
 
 class ExecutionState(Enum):
@@ -46,6 +46,17 @@ class ExecutionState(Enum):
     """It has an outcome that is being stored; the lease is kept until that is acknowledged."""
     CLOSED = "CLOSED"
     """Its outcome is stored or has become pointless; no lease is kept."""
+
+
+class Ending(Enum):
+    """How an execution came to its end."""
+
+    RETURNED = "RETURNED"
+    """Its handler returned and decided the outcome."""
+    GIVEN_UP = "GIVEN_UP"
+    """Its handler overstayed; the outcome was decided without it and its thread is stuck."""
+    RETURNED_LATE = "RETURNED_LATE"
+    """Its handler returned after it was given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +85,6 @@ class Execution:
         self.cancel_reason: CancelReason | None = None
         self.told_at = 0.0
         self.lease_ends_at = lease_ends_at
-        self.is_stuck = False
-        self.is_counted_stuck = False
         self._lock = threading.Lock()
         self._state = ExecutionState.RUNNING
         self._connections: list[psycopg.Connection[Any]] = []
@@ -108,8 +117,13 @@ class Execution:
             self.cancelled.set()
             lent = list(self._connections)
         for connection in lent:
-            with suppress(psycopg.Error):
-                connection.cancel_safe(timeout=5.0)
+            # On a thread of its own: who tells may have leases to keep.
+            threading.Thread(
+                target=_cancel_statement,
+                args=(connection,),
+                name="runledger-cancel",
+                daemon=True,
+            ).start()
 
     @contextmanager
     def lend(self) -> Generator[psycopg.Connection[Any]]:
@@ -124,6 +138,11 @@ class Execution:
                 with self._lock:
                     self._connections.remove(connection)
                 _reset(connection, self.pool)
+
+
+def _cancel_statement(connection: psycopg.Connection[Any]) -> None:
+    with suppress(psycopg.Error):
+        connection.cancel_safe(timeout=_CANCEL_SECONDS)
 
 
 def refuse_ended(execution: Execution) -> None:

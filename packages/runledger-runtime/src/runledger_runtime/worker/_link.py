@@ -60,6 +60,7 @@ class PumpLink:
         self._claimed_at = 0.0
         # When to ask for claims of ours that nobody knows; empty when all are known.
         self._find_at: list[float] = []
+        self._is_unanswered = False
 
     def is_down(self) -> bool:
         """Whether the next try has to wait."""
@@ -87,7 +88,7 @@ class PumpLink:
                     connection, successes=batch.successes, failures=batch.failures, claim=claim
                 )
         except QueryError as error:
-            if claim is not None and connection.closed:
+            if claim is not None:
                 self._expect_unknown_claims(error)
             raise
         self._outage.ended()
@@ -120,6 +121,10 @@ class PumpLink:
         """Whether a claim may have committed without our knowing, and it is time to ask."""
         return bool(self._find_at) and self._find_at[0] <= time.monotonic()
 
+    def has_unanswered_claim(self) -> bool:
+        """Whether nobody has yet answered if the last claim was committed."""
+        return self._is_unanswered
+
     def find_claims(self, book: LeaseBook) -> tuple[list[ClaimedJob], list[FailureEntry]]:
         """Return jobs that are leased to us and known to nobody."""
         connection = self._open()
@@ -127,6 +132,7 @@ class PumpLink:
         self._claimed_at = time.monotonic()
         with self._connections.deadline(connection, self._deadline_seconds):
             found = find_claims(connection, worker_id=self.worker_id, known=known)
+        self._is_unanswered = False
         now = time.monotonic()
         self._find_at = [at for at in self._find_at if at > now]
         return found
@@ -153,6 +159,7 @@ class PumpLink:
         # The first answer may come before a delayed server got to our COMMIT: ask again, and once
         # more while the lease would still be ours to keep.
         now = time.monotonic()
+        self._is_unanswered = True
         self._find_at = [now, now + 1.0, now + self._ttl / 2]
         logger.warning("a claim's reply was lost", extra={"code": error.code})
 

@@ -23,7 +23,7 @@ from ..health import LoopHealth
 from ..registry import JobRegistry
 from ..shutdown import StopToken
 from ._book import LeaseBook
-from ._execution import Execution, ExecutionState, Outcome
+from ._execution import Ending, Execution, ExecutionState, Outcome
 from ._link import PumpLink
 from ._settling import Batch, Settling
 from ._sleep import Sleep
@@ -64,7 +64,7 @@ class Pump:
         self._settling = Settling(registry, book, on_dead_letter=hooks.submit)
         self._slots = HandlerSlots(self.deliver)
         self._wake = threading.Event()
-        self._delivered: deque[tuple[Execution, Outcome | None]] = deque()
+        self._delivered: deque[tuple[Execution, Ending, Outcome | None]] = deque()
         self._outcomes: list[Outcome] = []
         self._running = 0
         self._stuck = 0
@@ -81,9 +81,9 @@ class Pump:
         """Whether so many threads are stuck that the process should be restarted."""
         return self._stuck > self._config.max_stuck_handlers
 
-    def deliver(self, execution: Execution, outcome: Outcome | None) -> None:
+    def deliver(self, execution: Execution, ending: Ending, outcome: Outcome | None) -> None:
         """Take the end of an execution, from any thread."""
-        self._delivered.append((execution, outcome))
+        self._delivered.append((execution, ending, outcome))
         self._wake.set()
 
     def wake(self) -> None:
@@ -99,7 +99,7 @@ class Pump:
                 self._gather()
                 self._linger()
                 self._hooks.advance()
-                if self._is_ending and not self._book:
+                if self._is_ending and not self._book and not self._link.has_unanswered_claim():
                     return
                 self._wake.wait(self._step())
         finally:
@@ -114,14 +114,13 @@ class Pump:
 
     def _gather(self) -> None:
         while self._delivered:
-            execution, outcome = self._delivered.popleft()
-            if execution.is_stuck and execution.is_counted_stuck:
-                # The thread of an attempt that was given up has returned after all.
+            execution, ending, outcome = self._delivered.popleft()
+            # Either of these two may come first; together they are nothing.
+            if ending is Ending.RETURNED_LATE:
                 self._count_stuck(-1)
                 continue
             self._running -= 1
-            if execution.is_stuck:
-                execution.is_counted_stuck = True
+            if ending is Ending.GIVEN_UP:
                 self._count_stuck(1)
             if outcome is None:
                 self._book.close(execution)
@@ -224,7 +223,7 @@ class Pump:
                     "job.handler_not_registered", "no handler is registered for this type"
                 )
                 execution.end()
-                self.deliver(execution, Outcome(execution, failure))
+                self.deliver(execution, Ending.RETURNED, Outcome(execution, failure))
             else:
                 self._slots.start(execution, handler.execute)
         if undecodable:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextvars
-import logging
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
 from ._attempt import Handler, run_attempt
-from ._execution import Execution, Outcome
+from ._execution import Ending, Execution, Outcome
 
-logger = logging.getLogger(__name__)
+Deliver = Callable[[Execution, Ending, Outcome | None], None]
 
 
 class HandlerSlots:
@@ -20,7 +19,7 @@ class HandlerSlots:
     A `ThreadPoolExecutor` would hold the interpreter at exit until its last thread ends.
     """
 
-    def __init__(self, deliver: Callable[[Execution, Outcome | None], None]) -> None:
+    def __init__(self, deliver: Deliver) -> None:
         """Deliver each execution's end from its own thread."""
         self._deliver = deliver
         self._waiting: SimpleQueue[tuple[Execution, Handler] | None] = SimpleQueue()
@@ -51,7 +50,7 @@ class HandlerSlots:
         while (work := self._waiting.get()) is not None:
             execution, handler = work
             # Context variables set by one job must not reach the next.
-            outcome = self._context.copy().run(run_attempt, execution, handler)
+            ending, outcome = self._context.copy().run(run_attempt, execution, handler)
             with self._lock:
                 self._idle += 1
-            self._deliver(execution, outcome)
+            self._deliver(execution, ending, outcome)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from typing import Final
 
 from runledger_core import CancelReason
 
 from ._attempt import timeout_failure
 from ._book import LeaseBook
-from ._execution import Execution, Outcome
+from ._execution import Ending, Execution, Outcome
+from ._slots import Deliver
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class Timekeeper(threading.Thread):
     def __init__(
         self,
         book: LeaseBook,
-        deliver: Callable[[Execution, Outcome | None], None],
+        deliver: Deliver,
         *,
         grace_seconds: float,
     ) -> None:
@@ -63,7 +63,6 @@ class Timekeeper(threading.Thread):
             "handler ignores its cancel token; its thread is stuck",
             extra={"job_id": str(execution.job.id), "job_type": execution.job.job_type},
         )
-        execution.is_stuck = True
         is_timeout = execution.cancel_reason is CancelReason.TIMEOUT
         outcome = Outcome(execution, timeout_failure(execution)) if is_timeout else None
-        self._deliver(execution, outcome)
+        self._deliver(execution, Ending.GIVEN_UP, outcome)
