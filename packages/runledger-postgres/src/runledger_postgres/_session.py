@@ -1,0 +1,266 @@
+"""Transactions: our own on a pool, or the caller's joined; never his committed by us.
+
+An operation of our own is one pipeline (BEGIN, statement, COMMIT). A joined one is executed on the
+caller's connection; where it may wait for a row it runs inside a savepoint with a bounded
+`lock_timeout`, so that a refusal leaves his transaction usable and his settings as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic
+
+import psycopg
+from psycopg.errors import PipelineAborted
+from psycopg.pq import TransactionStatus
+
+from runledger_core import ErrorCategory, check_int
+
+from ._database import Database, make_idle, open_connection, require_live
+from ._rows import EngineCursor, NoRow, Row, Statement
+from .errors import QueryError, classify_query_error, outcome_unknown, refusal
+
+DEFAULT_LOCK_TIMEOUT_MS: Final = 5_000
+
+_INT32_MAX: Final = 2**31 - 1
+_IN_TRANSACTION: Final = frozenset({TransactionStatus.INTRANS, TransactionStatus.INERROR})
+
+# The level is named, so that no default of role or database can change what a statement sees.
+BEGIN: Final = Statement("BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE", NoRow)
+# A standby refuses READ WRITE, but serves reads.
+BEGIN_ON_STANDBY: Final = Statement("BEGIN ISOLATION LEVEL READ COMMITTED", NoRow)
+COMMIT: Final = Statement("COMMIT", NoRow)
+SAVEPOINT: Final = Statement("SAVEPOINT runledger", NoRow)
+RELEASE_SAVEPOINT: Final = Statement("RELEASE SAVEPOINT runledger", NoRow)
+ROLLBACK_TO_SAVEPOINT: Final = Statement("ROLLBACK TO SAVEPOINT runledger", NoRow)
+
+
+@dataclass(frozen=True, slots=True)
+class _SettingRow:
+    value: str
+
+
+# Ours or the caller's, whichever is smaller; the caller's zero means none.
+LIMIT_LOCK_WAIT: Final = Statement(
+    """
+    SELECT set_config('runledger.caller_lock_timeout', current_setting('lock_timeout'), true)
+        || set_config('lock_timeout', (
+            SELECT CASE
+                WHEN milliseconds > 0 AND milliseconds < %(lock_timeout_ms)s::int8 THEN milliseconds
+                ELSE %(lock_timeout_ms)s::int8
+            END::text
+            FROM (
+                SELECT (extract(epoch FROM current_setting('lock_timeout')::interval) * 1000)::int8
+                    AS milliseconds
+            ) AS caller
+        ), true) AS value
+    """,
+    _SettingRow,
+)
+RESTORE_LOCK_WAIT: Final = Statement(
+    """
+    SELECT set_config('lock_timeout', current_setting('runledger.caller_lock_timeout'), true)
+        AS value
+    """,
+    _SettingRow,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound(Generic[Row]):
+    """A statement with its parameters."""
+
+    statement: Statement[Row]
+    params: Mapping[str, object] = field(default_factory=dict[str, object])
+
+
+@dataclass(slots=True)
+class Transaction:
+    """An open transaction, ours or the caller's."""
+
+    _connection: psycopg.Connection[Any]
+    _owned: bool
+    _begun: bool = False
+
+    def fetch(self, bound: Bound[Row]) -> list[Row]:
+        """Run one statement in one trip and return its rows."""
+        bounds: list[Bound[Any]] = [bound]
+        if self._owned and not self._begun:
+            self._begun = True
+            bounds.insert(0, _begin(self._connection))
+        try:
+            return _send(self._connection, bounds)[-1]
+        except psycopg.Error as error:
+            raise classify_query_error(error) from error
+
+    def commit(self) -> None:
+        """Commit what is ours; a joined transaction stays the caller's to end."""
+        if not (self._owned and self._begun):
+            return
+        if self._connection.info.transaction_status == TransactionStatus.INERROR:
+            # The server would answer COMMIT with a rollback, and no error.
+            raise refusal(
+                ErrorCategory.INTERNAL, "db.transaction_aborted", "a statement of it has failed"
+            )
+        try:
+            _send(self._connection, [Bound(COMMIT)])
+        except psycopg.Error as error:
+            raise _lost_or_refused(self._connection, error) from error
+
+
+def run(db: Database, bound: Bound[Row], *, lock_timeout_ms: int | None = None) -> list[Row]:
+    """Run one statement in a transaction of its own, or in the caller's.
+
+    Args:
+        lock_timeout_ms: Longest wait for a locked row, in milliseconds, 1 or more; None for
+            statements that do not wait.
+    """
+    return run_all(db, [bound], lock_timeout_ms=lock_timeout_ms)[0]
+
+
+def run_all(
+    db: Database, bounds: Sequence[Bound[Any]], *, lock_timeout_ms: int | None = None
+) -> list[list[Any]]:
+    """Run statements in one pipeline and one transaction; return the rows of each."""
+    limit = [] if lock_timeout_ms is None else [_limit_lock_wait(lock_timeout_ms)]
+    with open_connection(db) as opened:
+        connection = opened.connection
+        if opened.owned:
+            return send_owned(connection, [*limit, *bounds])[len(limit) :]
+        if limit:
+            return _send_waiting(connection, [*limit, *bounds])[len(limit) :]
+        try:
+            return _send(connection, bounds)
+        except psycopg.Error as error:
+            raise classify_query_error(error) from error
+
+
+@contextmanager
+def transaction(db: Database, *, savepoint: bool = False) -> Generator[Transaction]:
+    """Open a transaction for several trips, or join the caller's.
+
+    Args:
+        savepoint: Undo our part of a joined transaction if the block raises.
+    """
+    with open_connection(db) as opened:
+        connection = opened.connection
+        work = Transaction(connection, _owned=opened.owned)
+        if opened.owned:
+            with _left_idle(connection):
+                yield work
+                work.commit()
+        elif savepoint:
+            work.fetch(Bound(SAVEPOINT))
+            with _undone(connection):
+                yield work
+                work.fetch(Bound(RELEASE_SAVEPOINT))
+        else:
+            yield work
+
+
+def send_owned(
+    connection: psycopg.Connection[Any], bounds: Sequence[Bound[Any]]
+) -> list[list[Any]]:
+    """Run statements on an idle autocommit connection of ours, as one transaction in one trip."""
+    require_live(connection)
+    with _left_idle(connection):
+        try:
+            return _send(connection, [_begin(connection), *bounds, Bound(COMMIT)])[1:-1]
+        except psycopg.Error as error:
+            raise _lost_or_refused(connection, error) from error
+
+
+def _send_waiting(
+    connection: psycopg.Connection[Any], bounds: Sequence[Bound[Any]]
+) -> list[list[Any]]:
+    # 55P03 would abort the caller's transaction and the setting would outlive RELEASE.
+    after = [Bound(RESTORE_LOCK_WAIT), Bound(RELEASE_SAVEPOINT)]
+    with _undone(connection):
+        try:
+            cursors = _pipeline(connection, [Bound(SAVEPOINT), *bounds, *after])
+        except psycopg.Error as error:
+            raise classify_query_error(error) from error
+    # The savepoint is gone: a row that Python cannot read must not send us back to it.
+    return [_rows(cursor) for cursor in cursors[1 : -len(after)]]
+
+
+def _send(connection: psycopg.Connection[Any], bounds: Sequence[Bound[Any]]) -> list[list[Any]]:
+    # Read only now: an error of the server can surface at any call inside the pipeline.
+    return [_rows(cursor) for cursor in _pipeline(connection, bounds)]
+
+
+def _rows(cursor: EngineCursor[Any]) -> list[Any]:
+    return cursor.fetchall() if cursor.description else []
+
+
+def _pipeline(
+    connection: psycopg.Connection[Any], bounds: Sequence[Bound[Any]]
+) -> list[EngineCursor[Any]]:
+    """Run statements in one pipeline, inside the caller's if he has one open."""
+    cursors: list[EngineCursor[Any]] = []
+    failure: BaseException | None = None
+    try:
+        with connection.pipeline():
+            try:
+                for bound in bounds:
+                    cursor = EngineCursor(connection, bound.statement.row)
+                    cursors.append(cursor)
+                    cursor.execute(bound.statement.sql, bound.params or None)
+            except BaseException as error:  # noqa: BLE001  # raised below
+                # Kept from the pipeline's end, which would log a second error as ignored.
+                failure = error
+    except psycopg.Error as error:
+        failure = failure or _first_error(error)
+    try:
+        if failure is not None:
+            raise failure
+    finally:
+        # Its traceback holds this frame.
+        del failure
+    return cursors
+
+
+def _begin(connection: psycopg.Connection[Any]) -> Bound[Any]:
+    is_standby = connection.info.parameter_status("in_hot_standby") == "on"
+    return Bound(BEGIN_ON_STANDBY if is_standby else BEGIN)
+
+
+def _first_error(error: psycopg.Error) -> psycopg.Error:
+    # The end of a pipeline may tell what was skipped, in place of what failed before.
+    while isinstance(error, PipelineAborted) and isinstance(error.__context__, psycopg.Error):
+        error = error.__context__
+    return error
+
+
+def _lost_or_refused(connection: psycopg.Connection[Any], error: psycopg.Error) -> QueryError:
+    return outcome_unknown(error) if connection.closed else classify_query_error(error)
+
+
+def _limit_lock_wait(lock_timeout_ms: int) -> Bound[Any]:
+    milliseconds = check_int(
+        lock_timeout_ms, field="lock_timeout_ms", minimum=1, maximum=_INT32_MAX
+    )
+    return Bound(LIMIT_LOCK_WAIT, {"lock_timeout_ms": milliseconds})
+
+
+@contextmanager
+def _left_idle(connection: psycopg.Connection[Any]) -> Generator[None]:
+    try:
+        yield
+    except BaseException:
+        make_idle(connection)
+        raise
+
+
+@contextmanager
+def _undone(connection: psycopg.Connection[Any]) -> Generator[None]:
+    try:
+        yield
+    except BaseException:
+        if connection.info.transaction_status in _IN_TRANSACTION:
+            # If this fails the link is lost, and the first error tells more.
+            with suppress(psycopg.Error):
+                _send(connection, [Bound(ROLLBACK_TO_SAVEPOINT), Bound(RELEASE_SAVEPOINT)])
+        raise

@@ -1,0 +1,38 @@
+"""What every list checks before it runs SQL."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from runledger_core import ErrorCategory
+
+from ..errors import QueryError, refusal
+
+MAX_PAGE: Final = 1_000
+
+
+def require_page(limit: object, *, after: object = None, before: object = None) -> None:
+    """Refuse a page that is empty or too long, or that goes both ways.
+
+    Raises:
+        ValidationError: `job.invalid_pagination`.
+    """
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= MAX_PAGE:
+        raise invalid_pagination("limit", f"a page has 1 to {MAX_PAGE:,} rows")
+    if after is not None and before is not None:
+        raise invalid_pagination("before", "a page goes on after one row or ends before one")
+
+
+def require_cursor(cursor: object, kind: type[object], *, field: str) -> None:
+    """Refuse a cursor that comes from another list.
+
+    Raises:
+        ValidationError: `job.invalid_pagination`.
+    """
+    if cursor is not None and not isinstance(cursor, kind):
+        raise invalid_pagination(field, f"this list goes on from a {kind.__name__}")
+
+
+def invalid_pagination(field: str, client_message: str) -> QueryError:
+    """Return the refusal of a page."""
+    return refusal(ErrorCategory.VALIDATION, "job.invalid_pagination", client_message, field=field)

@@ -1,0 +1,206 @@
+"""Claim: lease due jobs to a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Final
+
+from psycopg_pool import ConnectionPool
+
+from runledger_core import ValidationError, check_int, check_text, codes
+
+from .._database import Database
+from .._rows import Statement
+from .._session import Bound, run, run_all
+from ..errors import QueryError
+from ._claimed import CLAIMED_COLUMNS, ClaimedJob, ClaimedRow, decode_claim
+from ._failure import fail_jobs
+from ._lease import require_lease_ttl
+from ._ready import FLIP_LIMIT, LOOK_AT_BACKLOG, READY_DUE_JOBS, BacklogRow
+
+MAX_CLAIM: Final = 1_000
+
+
+# Candidates come per type, best first and without locks, are ordered together, and the best are
+# locked where nobody else holds them. FOR NO KEY UPDATE rechecks the row that it got: a candidate
+# that another worker took meanwhile drops out. SKIP LOCKED never waits, so it cannot deadlock.
+# Arrays instead of joins, and a status that no partial index knows: the primary key is then the
+# best way to a row for every plan, also for one made when the queue was empty.
+CLAIM_JOBS: Final = Statement(
+    f"""
+    WITH candidates AS MATERIALIZED (
+        SELECT c.id
+        FROM (
+            SELECT DISTINCT t.job_type
+            FROM unnest(%(job_types)s::text[]) AS t(job_type)
+        ) AS wanted
+        CROSS JOIN LATERAL (
+            SELECT q.id, ~q.priority AS rank, q.next_run_at
+            FROM runledger.job_queue AS q
+            WHERE q.job_type = wanted.job_type AND q.status = 'PENDING' AND q.is_ready
+            ORDER BY ~q.priority, q.next_run_at, q.id
+            LIMIT %(window)s::int8
+        ) AS c
+        ORDER BY c.rank, c.next_run_at, c.id
+        LIMIT %(window)s::int8
+    ), locked AS MATERIALIZED (
+        SELECT q.id
+        FROM runledger.job_queue AS q
+        WHERE q.id = ANY (ARRAY(SELECT c.id FROM candidates AS c))
+            AND q.status::text = 'PENDING'
+            AND q.is_ready
+        ORDER BY ~q.priority, q.next_run_at, q.id
+        LIMIT %(limit)s::int8
+        FOR NO KEY UPDATE SKIP LOCKED
+    ), claimed AS (
+        UPDATE runledger.job_queue AS q
+        SET
+            status = 'LEASED',
+            attempt = q.attempt + 1,
+            claim_number = q.claim_number + 1,
+            worker_id = %(worker_id)s::text,
+            leased_at = clock.at,
+            last_heartbeat_at = clock.at,
+            lease_expires_at = clock.at + %(lease_ttl_seconds)s::int8 * interval '1 second',
+            started_at = coalesce(q.started_at, clock.at),
+            stage = 'running',
+            updated_at = clock.at
+        FROM (SELECT clock_timestamp() AS at) AS clock
+        WHERE q.id = ANY (ARRAY(SELECT l.id FROM locked AS l))
+        RETURNING q.*
+    )
+    SELECT {CLAIMED_COLUMNS}
+    FROM claimed AS q
+    ORDER BY ~q.priority, q.next_run_at, q.id
+    """,
+    ClaimedRow,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _DefinedTypeRow:
+    job_type: str
+
+
+LIST_DEFINED_TYPES: Final = Statement(
+    "SELECT d.job_type FROM runledger.job_definitions AS d ORDER BY d.job_type", _DefinedTypeRow
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """What a claim asks for.
+
+    Attributes:
+        worker_id: Owner of the leases.
+        job_types: Types to look for.
+        limit: Most jobs to lease.
+        lease_ttl_seconds: Length of the leases.
+        window: Candidates to look at, `limit` or more: others may hold some of them.
+    """
+
+    worker_id: str
+    job_types: Sequence[str]
+    _: KW_ONLY
+    limit: int
+    window: int
+    lease_ttl_seconds: int
+
+
+def claim_jobs(
+    db: Database,
+    *,
+    worker_id: str,
+    limit: int,
+    lease_ttl_seconds: int,
+    job_types: Sequence[str] | None = None,
+) -> list[ClaimedJob]:
+    """Lease due jobs to a worker; the attempt begins here.
+
+    Args:
+        worker_id: Name of the lease's owner, unique among live workers, at most 200 characters.
+        limit: Most jobs to lease, 1 to 1,000.
+        lease_ttl_seconds: Lease length in seconds from the database clock, 1 or more.
+        job_types: Only these types; None for every defined type. An empty list claims nothing and
+            runs no SQL.
+
+    Returns:
+        At most `limit` jobs, highest priority first, then oldest due; empty if none is due. A row
+        that Python cannot decode is dead-lettered with `job.undecodable_row` and not returned.
+
+    Raises:
+        ValidationError: `job.invalid_lease_duration`, or an `input.*` code naming the argument.
+        UnavailableError: `db.unavailable` or `db.outcome_unknown` if the connection is lost.
+
+    Transaction: joins the caller's or opens one; rows locked by others are skipped.
+    """
+    owner = check_text(worker_id, field="worker_id", max_characters=200)
+    check_int(limit, field="limit", minimum=1, maximum=MAX_CLAIM)
+    ttl = require_lease_ttl(lease_ttl_seconds)
+    if job_types is not None and not job_types:
+        return []
+    types = _defined_types(db) if job_types is None else _checked_types(job_types)
+    rows: list[ClaimedRow] = []
+    # Others may hold some of what was found: look once more, twice as far, for the rest.
+    for window in (limit, 2 * limit):
+        request = ClaimRequest(
+            owner, types, limit=limit - len(rows), window=window, lease_ttl_seconds=ttl
+        )
+        backlog: list[BacklogRow] = []
+        with _unless_leased(db, rows):
+            _, found, backlog = run_all(db, claim_statements(request))
+            rows = _best_first([*rows, *found])
+        if len(rows) == limit or not any(row.has_ready for row in backlog):
+            break
+    claimed, undecodable = decode_claim(rows)
+    if undecodable:
+        with _unless_leased(db, rows):
+            fail_jobs(db, undecodable)
+    return claimed
+
+
+def claim_statements(request: ClaimRequest) -> list[Bound[Any]]:
+    """Return the flip, the claim and the look at what is left, for one pipeline."""
+    types = list(request.job_types)
+    return [
+        Bound(READY_DUE_JOBS, {"limit": FLIP_LIMIT}),
+        Bound(
+            CLAIM_JOBS,
+            {
+                "worker_id": request.worker_id,
+                "job_types": types,
+                "limit": request.limit,
+                "window": request.window,
+                "lease_ttl_seconds": request.lease_ttl_seconds,
+            },
+        ),
+        Bound(LOOK_AT_BACKLOG, {"job_types": types}),
+    ]
+
+
+def _unless_leased(db: Database, rows: Sequence[ClaimedRow]) -> AbstractContextManager[object]:
+    # Leases that a pool has committed must reach the caller. What fails after them comes again: by
+    # the next claim, or by the reaper.
+    is_committed = rows and isinstance(db, ConnectionPool)
+    return suppress(QueryError) if is_committed else nullcontext()
+
+
+def _best_first(rows: Sequence[ClaimedRow]) -> list[ClaimedRow]:
+    return sorted(rows, key=lambda row: (-row.priority, row.next_run_at, row.id))
+
+
+def _checked_types(job_types: Sequence[str]) -> list[str]:
+    if isinstance(job_types, str):
+        raise ValidationError(
+            codes.INPUT_WRONG_TYPE, "job_types must be a list of types, not one", field="job_types"
+        )
+    return [
+        check_text(job_type, field=f"job_types[{index}]", max_characters=200)
+        for index, job_type in enumerate(job_types)
+    ]
+
+
+def _defined_types(db: Database) -> list[str]:
+    return [row.job_type for row in run(db, Bound(LIST_DEFINED_TYPES))]

@@ -1,0 +1,114 @@
+"""Claimed jobs: as the database returns them, and as a worker gets them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from runledger_core import (
+    UNSET,
+    JobFailure,
+    JobLease,
+    JsonValue,
+    RunledgerError,
+    Unset,
+    decode_json,
+)
+
+from ._failure import FailureEntry
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedRow:
+    """A claimed job as it came from the database, its JSON not decoded yet."""
+
+    id: UUID
+    job_type: str
+    _: KW_ONLY
+    organization_id: UUID | None
+    workflow_run_id: UUID | None
+    run_number: int
+    attempt: int
+    max_attempts: int
+    claim_number: int
+    worker_id: str
+    priority: int
+    timeout_seconds: int
+    next_run_at: datetime
+    lease_expires_at: datetime
+    payload_json: str
+    checkpoint_json: str | None
+
+
+CLAIMED_COLUMNS: Final = """
+    q.id, q.job_type, q.organization_id, q.workflow_run_id, q.run_number, q.attempt,
+    q.max_attempts, q.claim_number, q.worker_id, q.priority, q.timeout_seconds, q.next_run_at,
+    q.lease_expires_at, q.payload::text AS payload_json, q.checkpoint::text AS checkpoint_json
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedJob:
+    """A job leased to a worker: what a handler needs, and the lease that fences its writes."""
+
+    lease: JobLease
+    job_type: str
+    _: KW_ONLY
+    organization_id: UUID | None
+    workflow_run_id: UUID | None
+    max_attempts: int
+    priority: int
+    timeout_seconds: int
+    lease_expires_at: datetime
+    payload: JsonValue
+    checkpoint: JsonValue | Unset
+
+    @property
+    def id(self) -> UUID:
+        """The job's id."""
+        return self.lease.job_id
+
+
+def decode_claim(rows: Sequence[ClaimedRow]) -> tuple[list[ClaimedJob], list[FailureEntry]]:
+    """Decode claimed rows one by one; a row that Python cannot read becomes a terminal failure."""
+    claimed: list[ClaimedJob] = []
+    undecodable: list[FailureEntry] = []
+    for row in rows:
+        lease = JobLease(
+            row.id,
+            row.run_number,
+            attempt=row.attempt,
+            claim_number=row.claim_number,
+            worker_id=row.worker_id,
+        )
+        try:
+            payload = decode_json(row.payload_json, field="payload")
+            checkpoint = (
+                UNSET
+                if row.checkpoint_json is None
+                else decode_json(row.checkpoint_json, field="checkpoint")
+            )
+        except RunledgerError as error:
+            failure = JobFailure.terminal(
+                "job.undecodable_row", f"Python cannot read the stored row: {error.client_message}"
+            )
+            undecodable.append(FailureEntry(lease, failure))
+            continue
+        claimed.append(
+            ClaimedJob(
+                lease,
+                row.job_type,
+                organization_id=row.organization_id,
+                workflow_run_id=row.workflow_run_id,
+                max_attempts=row.max_attempts,
+                priority=row.priority,
+                timeout_seconds=row.timeout_seconds,
+                lease_expires_at=row.lease_expires_at,
+                payload=payload,
+                checkpoint=checkpoint,
+            )
+        )
+    return claimed, undecodable

@@ -1,0 +1,190 @@
+"""Ending failed attempts: the write that failures and the reaper share."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Final, LiteralString
+from uuid import UUID
+
+from runledger_core import (
+    UNSET,
+    JobDeadLetterReason,
+    JobFailureKind,
+    JsonValue,
+    RunledgerError,
+    Unset,
+    decode_json,
+)
+
+from .._rows import column
+
+
+class FailureDisposition(StrEnum):
+    """What a stored failure led to."""
+
+    RETRY_SCHEDULED = "RETRY_SCHEDULED"
+    DEAD_LETTERED = "DEAD_LETTERED"
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRow:
+    """One attempt that ended in failure, or that cannot: its retry lacks a delay (not valid)."""
+
+    entry: int
+    job_id: UUID
+    _: KW_ONLY
+    is_valid: bool
+    job_type: str
+    organization_id: UUID | None
+    run_number: int
+    attempt: int
+    claim_number: int
+    worker_id: str
+    max_attempts: int
+    kind: JobFailureKind = column(JobFailureKind)
+    code: str
+    message: str
+    disposition: FailureDisposition = column(FailureDisposition)
+    next_run_at: datetime | None
+    is_without_heartbeat: bool
+    payload_json: str | None
+    checkpoint_json: str | None
+
+
+# `at` is read after any wait for the row: it decides, and it is every time that the write stores.
+_ENDING: Final = """
+    ), ending AS MATERIALIZED (
+        SELECT
+            t.*,
+            t.disposition = 'DEAD_LETTERED' AS is_dead,
+            t.disposition = 'DEAD_LETTERED' OR coalesce(t.retry_delay_ms, 0) > 0 AS is_valid,
+            CASE t.disposition
+                WHEN 'RETRY_SCHEDULED' THEN t.at + t.retry_delay_ms * interval '1 millisecond'
+            END AS retry_at
+        FROM (SELECT l.*, clock_timestamp() AS at FROM locked AS l) AS t
+"""
+_WRITE: Final = """
+    ), ended AS (
+        UPDATE runledger.job_queue AS q
+        SET
+            status = (CASE WHEN l.is_dead THEN 'DEAD_LETTERED' ELSE 'PENDING' END)
+                ::runledger.job_status,
+            is_ready = false,
+            next_run_at = coalesce(l.retry_at, q.next_run_at),
+            finished_at = CASE WHEN l.is_dead THEN l.at END,
+            stage = CASE WHEN l.is_dead THEN q.stage ELSE 'queued' END,
+            lease_expires_at = NULL,
+            last_heartbeat_at = NULL,
+            leased_at = NULL,
+            worker_id = NULL,
+            output = NULL,
+            status_reason = l.kind::text,
+            last_error_code = l.code,
+            last_error_message = l.message,
+            updated_at = l.at
+        FROM ending AS l
+        WHERE q.id = l.job_id AND l.is_valid
+        RETURNING l.*, q.payload, q.checkpoint
+    ), attempts AS (
+        INSERT INTO runledger.job_attempts (
+            job_id, claim_number, run_number, attempt, worker_id, outcome, error_code,
+            error_message, retry_delay_ms, leased_at, finished_at
+        )
+        SELECT
+            n.job_id, n.claim_number, n.run_number, n.attempt, n.worker_id,
+            n.kind::text::runledger.job_outcome, n.code, n.message,
+            CASE WHEN NOT n.is_dead THEN n.retry_delay_ms END,
+            n.leased_at, n.at
+        FROM ended AS n
+    ), events AS (
+        INSERT INTO runledger.job_events (
+            job_id, claim_number, run_number, attempt, event_type, payload, occurred_at
+        )
+        SELECT
+            n.job_id, n.claim_number, n.run_number, n.attempt,
+            n.disposition::runledger.job_event_type,
+            CASE
+                WHEN n.is_dead THEN jsonb_build_object('kind', n.kind, 'error_code', n.code)
+                ELSE jsonb_build_object(
+                    'retry_delay_ms', n.retry_delay_ms, 'next_run_at', n.retry_at
+                )
+            END,
+            n.at
+        FROM ended AS n
+    ), logs AS (
+        INSERT INTO runledger.job_logs (
+            job_id, claim_number, run_number, attempt, level, message, payload, occurred_at
+        )
+        SELECT
+            n.job_id, n.claim_number, n.run_number, n.attempt, 'ERROR',
+            -- Many an exception has no text.
+            coalesce(nullif(n.message, ''), n.code),
+            jsonb_build_object('traceback', n.traceback), n.at
+        FROM ended AS n
+        WHERE n.traceback IS NOT NULL
+    ), dead_letters AS (
+        INSERT INTO runledger.job_dead_letters AS d (
+            job_id, job_type, organization_id, run_number, attempt, error_code, error_message,
+            payload_snapshot, checkpoint_snapshot, failed_at, created_at
+        )
+        SELECT
+            n.job_id, n.job_type, n.organization_id, n.run_number, n.attempt, n.code, n.message,
+            n.payload, n.checkpoint, n.at, n.at
+        FROM ended AS n
+        WHERE n.is_dead
+        ON CONFLICT (job_id) DO UPDATE
+        SET
+            run_number = excluded.run_number,
+            attempt = excluded.attempt,
+            error_code = excluded.error_code,
+            error_message = excluded.error_message,
+            payload_snapshot = excluded.payload_snapshot,
+            checkpoint_snapshot = excluded.checkpoint_snapshot,
+            failed_at = excluded.failed_at
+    )
+    SELECT
+        l.entry::int4 AS entry, l.job_id, l.is_valid, l.job_type, l.organization_id, l.run_number,
+        l.attempt, l.claim_number, l.worker_id, l.max_attempts, l.kind::text AS kind, l.code,
+        l.message, l.disposition, l.retry_at AS next_run_at,
+        coalesce(l.last_heartbeat_at <= l.leased_at, true) AS is_without_heartbeat,
+        CASE WHEN l.is_dead THEN n.payload::text END AS payload_json,
+        CASE WHEN l.is_dead THEN n.checkpoint::text END AS checkpoint_json
+    FROM ending AS l
+    LEFT JOIN ended AS n ON n.entry = l.entry
+    WHERE n.entry IS NOT NULL OR NOT l.is_valid
+    ORDER BY l.entry
+"""
+
+
+def end_failed_attempts(*, locked: LiteralString, guard: LiteralString) -> LiteralString:
+    """Return the statement that writes the failures of the rows that `locked` holds.
+
+    Args:
+        locked: CTEs of which the last, `locked`, is still open. It has the columns `entry, kind,
+            code, message, traceback, retry_delay_ms, disposition` and, of the job's row, `job_id,
+            job_type, organization_id, run_number, attempt, max_attempts, claim_number, worker_id,
+            leased_at, last_heartbeat_at, lease_expires_at`.
+        guard: Condition on `t`, a locked row with `at`, the clock after any wait for it.
+    """
+    return f"{locked} {_ENDING} WHERE {guard} {_WRITE}"
+
+
+def dead_letter_reason(kind: JobFailureKind) -> JobDeadLetterReason:
+    """Return why a failure of this kind became a dead letter."""
+    if not kind.is_retryable:
+        return JobDeadLetterReason.FAILURE_KIND_NON_RETRYABLE
+    if kind is JobFailureKind.LEASE_EXPIRED:
+        return JobDeadLetterReason.LEASE_EXPIRED
+    return JobDeadLetterReason.ATTEMPTS_EXHAUSTED
+
+
+def decode_or_unset(text: str | None) -> JsonValue | Unset:
+    """Decode stored JSON; what is absent, or what Python cannot read, is UNSET."""
+    if text is None:
+        return UNSET
+    try:
+        return decode_json(text)
+    except RunledgerError:
+        return UNSET

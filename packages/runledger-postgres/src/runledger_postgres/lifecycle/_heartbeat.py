@@ -1,0 +1,156 @@
+"""Heartbeat: keep leases alive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from runledger_core import JobLease
+
+from .._database import Database
+from .._rows import Statement, column
+from .._session import DEFAULT_LOCK_TIMEOUT_MS, Bound, run
+from ._lease import (
+    LEASED_ENTRIES,
+    LIVE_ENTRIES,
+    SKIP_LOCKED,
+    WAIT_FOR_LOCK,
+    lease_owner_mismatch,
+    lease_parameters,
+    require_distinct,
+    require_lease_ttl,
+)
+
+
+class HeartbeatVerdict(StrEnum):
+    """What a heartbeat found."""
+
+    RENEWED = "RENEWED"
+    """The lease lasts another TTL from now."""
+    BUSY = "BUSY"
+    """Another transaction holds the row; the lease is still live, beat again before it ends."""
+    CANCELED = "CANCELED"
+    """The job was canceled while this claim ran it; the handler should stop."""
+    LOST = "LOST"
+    """The lease ended, or another claim has the job; the handler must stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeatenRow:
+    """One renewed lease."""
+
+    entry: int
+
+
+_LOCKED: Final = f"""
+    WITH entries AS (
+        SELECT e.*
+        FROM unnest(%(job_ids)s::uuid[], %(claim_numbers)s::int8[], %(worker_ids)s::text[])
+            WITH ORDINALITY AS e(job_id, claim_number, worker_id, entry)
+    ), locked AS MATERIALIZED (
+        SELECT e.entry, e.job_id, q.lease_expires_at
+        {LEASED_ENTRIES}
+"""
+# Writes no indexed column, so the update stays on its page (HOT).
+_WRITE: Final = f"""
+    {LIVE_ENTRIES}
+    ), beaten AS (
+        UPDATE runledger.job_queue AS q
+        SET
+            lease_expires_at = l.at + %(lease_ttl_seconds)s::int8 * interval '1 second',
+            last_heartbeat_at = l.at,
+            updated_at = l.at
+        FROM live AS l
+        WHERE q.id = l.job_id
+        RETURNING l.entry
+    )
+    SELECT b.entry::int4 AS entry FROM beaten AS b
+"""
+
+HEARTBEAT_JOBS: Final = Statement(f"{_LOCKED} {SKIP_LOCKED} {_WRITE}", BeatenRow)
+HEARTBEAT_JOB: Final = Statement(f"{_LOCKED} {WAIT_FOR_LOCK} {_WRITE}", BeatenRow)
+
+
+@dataclass(frozen=True, slots=True)
+class _MissedBeatRow:
+    entry: int
+    verdict: HeartbeatVerdict = column(HeartbeatVerdict)
+
+
+JUDGE_MISSED_BEATS: Final = Statement(
+    """
+    SELECT
+        e.entry::int4 AS entry,
+        CASE
+            WHEN q.status = 'LEASED'
+                AND q.claim_number = e.claim_number
+                AND q.worker_id = e.worker_id
+                AND q.lease_expires_at > clock_timestamp() THEN 'BUSY'
+            WHEN a.outcome = 'CANCELED' AND a.worker_id = e.worker_id THEN 'CANCELED'
+            ELSE 'LOST'
+        END AS verdict
+    FROM unnest(%(job_ids)s::uuid[], %(claim_numbers)s::int8[], %(worker_ids)s::text[])
+        WITH ORDINALITY AS e(job_id, claim_number, worker_id, entry)
+    LEFT JOIN runledger.job_queue AS q ON q.id = e.job_id
+    LEFT JOIN runledger.job_attempts AS a
+        ON a.job_id = e.job_id AND a.claim_number = e.claim_number
+    ORDER BY e.entry
+    """,
+    _MissedBeatRow,
+)
+
+
+def heartbeat_job(
+    db: Database,
+    lease: JobLease,
+    *,
+    lease_ttl_seconds: int,
+    lock_timeout_ms: int = DEFAULT_LOCK_TIMEOUT_MS,
+) -> None:
+    """Renew one lease from the database's clock; a shorter TTL shortens it.
+
+    Args:
+        lease_ttl_seconds: Lease length from now in seconds, 1 or more.
+        lock_timeout_ms: Longest wait for the job's row, in milliseconds.
+
+    Raises:
+        ForbiddenError: `job.lease_owner_mismatch` if the lease is not live; nothing is changed.
+        ValidationError: `job.invalid_lease_duration`.
+        UnavailableError: `db.lock_timeout`, `db.unavailable`, `db.outcome_unknown`.
+
+    Transaction: joins the caller's, inside a savepoint, or opens one.
+    """
+    ttl = require_lease_ttl(lease_ttl_seconds)
+    parameters = lease_parameters([lease]) | {"lease_ttl_seconds": ttl}
+    if not run(db, Bound(HEARTBEAT_JOB, parameters), lock_timeout_ms=lock_timeout_ms):
+        raise lease_owner_mismatch()
+
+
+def heartbeat_jobs(
+    db: Database, leases: Sequence[JobLease], *, lease_ttl_seconds: int
+) -> list[HeartbeatVerdict]:
+    """Renew many leases in one statement.
+
+    Returns:
+        One verdict per lease, in input order; rows that others hold are BUSY and not waited for.
+
+    Raises:
+        ValidationError: `job.invalid_lease_duration`, or `input.duplicate_entry`.
+
+    Transaction: joins the caller's or opens one.
+    """
+    ttl = require_lease_ttl(lease_ttl_seconds)
+    if not leases:
+        return []
+    require_distinct(leases)
+    parameters = lease_parameters(leases) | {"lease_ttl_seconds": ttl}
+    renewed = {row.entry - 1 for row in run(db, Bound(HEARTBEAT_JOBS, parameters))}
+    verdicts = dict.fromkeys(renewed, HeartbeatVerdict.RENEWED)
+    missed = [index for index in range(len(leases)) if index not in renewed]
+    if missed:
+        bound = Bound(JUDGE_MISSED_BEATS, lease_parameters([leases[index] for index in missed]))
+        for index, row in zip(missed, run(db, bound), strict=True):
+            verdicts[index] = row.verdict
+    return [verdicts[index] for index in range(len(leases))]

@@ -1,0 +1,108 @@
+"""The fence of owner writes, shared by every statement that a lease's owner may run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from runledger_core import ErrorCategory, JobLease, check_int
+from runledger_core.limits import INT32_MAX, INT64_MAX
+
+from ..errors import QueryError, refusal
+
+# The rows of `entries` that their owner holds, locked in id order. Taken from `e` and `q`.
+LEASED_ENTRIES: Final = """
+    FROM entries AS e
+    JOIN runledger.job_queue AS q ON q.id = e.job_id
+    WHERE q.status = 'LEASED'
+        AND q.claim_number = e.claim_number
+        AND q.worker_id = e.worker_id
+        AND q.lease_expires_at > clock_timestamp()
+    ORDER BY q.id
+"""
+
+# A batch of the engine never waits: a row held by somebody else is BUSY and comes again.
+SKIP_LOCKED: Final = "FOR NO KEY UPDATE OF q SKIP LOCKED"
+WAIT_FOR_LOCK: Final = "FOR NO KEY UPDATE OF q"
+
+# Follows the CTE `locked`, which may have waited: whether the lease is live is decided by a clock
+# that is read after the wait, on the version of the row that the lock got. `at` is the one instant
+# of everything that the write stores. (A subquery with a volatile column is not flattened.)
+LIVE_ENTRIES: Final = """
+    ), live AS MATERIALIZED (
+        SELECT t.*
+        FROM (SELECT l.*, clock_timestamp() AS at FROM locked AS l) AS t
+        WHERE t.lease_expires_at > t.at
+"""
+
+
+def lease_parameters(leases: Sequence[JobLease]) -> dict[str, object]:
+    """Return the arrays that every owner write starts with."""
+    return {
+        "job_ids": [lease.job_id for lease in leases],
+        "claim_numbers": [lease.claim_number for lease in leases],
+        "worker_ids": [lease.worker_id for lease in leases],
+    }
+
+
+def lease_owner_mismatch() -> QueryError:
+    """Return the refusal of a write by who is not, or no longer, the live lease's owner."""
+    return refusal(
+        ErrorCategory.FORBIDDEN,
+        "job.lease_owner_mismatch",
+        "the job is not leased by this worker and claim",
+    )
+
+
+def require_distinct(leases: Sequence[JobLease]) -> None:
+    """Refuse a batch that names one job twice: a row is written once per statement.
+
+    Raises:
+        ValidationError: `input.duplicate_entry` with the index of the second.
+    """
+    seen: set[object] = set()
+    for index, lease in enumerate(leases):
+        if lease.job_id in seen:
+            raise refusal(
+                ErrorCategory.VALIDATION,
+                "input.duplicate_entry",
+                "a batch names the same job twice",
+                field="leases",
+                entry_index=index,
+            )
+        seen.add(lease.job_id)
+
+
+def require_lease_ttl(lease_ttl_seconds: int) -> int:
+    """Return the length of a lease in seconds, if it can be one.
+
+    Raises:
+        ValidationError: `job.invalid_lease_duration`, or `input.wrong_type`.
+    """
+    return _require_positive(
+        lease_ttl_seconds,
+        field="lease_ttl_seconds",
+        code="job.invalid_lease_duration",
+        client_message="a lease lasts 1 second or more",
+    )
+
+
+def require_retry_delay(retry_delay_ms: int) -> int:
+    """Return the delay of a retry in milliseconds, if it can be one.
+
+    Raises:
+        ValidationError: `job.invalid_retry_delay`, or `input.wrong_type`.
+    """
+    return _require_positive(
+        retry_delay_ms,
+        field="retry_delay_ms",
+        code="job.invalid_retry_delay",
+        client_message="a retry needs a delay of 1 ms or more",
+    )
+
+
+def _require_positive(value: int, *, field: str, code: str, client_message: str) -> int:
+    number = check_int(value, field=field, minimum=-INT64_MAX, maximum=INT64_MAX)
+    if not 1 <= number <= INT32_MAX:
+        raise refusal(ErrorCategory.VALIDATION, code, client_message, field=field)
+    return number

@@ -1,0 +1,232 @@
+"""Reap: end attempts whose lease ran out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from runledger_core import (
+    JobDeadLetterReason,
+    JobFailure,
+    JobLease,
+    JsonValue,
+    Unset,
+    check_int,
+)
+from runledger_core.limits import INT32_MAX
+
+from .._database import Database
+from .._rows import Row, Statement
+from .._session import Bound, transaction
+from ..errors import QueryError
+from ._ending import (
+    EndedRow,
+    FailureDisposition,
+    dead_letter_reason,
+    decode_or_unset,
+    end_failed_attempts,
+)
+from ._lease import require_retry_delay
+
+MAX_REAP: Final = 1_000
+LEASE_EXPIRED_CODE: Final = "job.lease_expired"
+_LEASE_EXPIRED_MESSAGE: Final = "the worker's lease ran out before the attempt ended"
+
+
+@dataclass(frozen=True, slots=True)
+class ReapedJob:
+    """An attempt that the reaper ended, and what followed."""
+
+    lease: JobLease
+    job_type: str
+    _: KW_ONLY
+    organization_id: UUID | None
+    max_attempts: int
+    failure: JobFailure
+    disposition: FailureDisposition
+    dead_letter_reason: JobDeadLetterReason | None
+    next_run_at: datetime | None
+    is_without_heartbeat: bool
+    payload: JsonValue | Unset
+    checkpoint: JsonValue | Unset
+
+
+@dataclass(frozen=True, slots=True)
+class ReapError:
+    """A row that could not be reaped; its lease end was moved ahead if that was possible."""
+
+    job_id: UUID
+    error: QueryError
+
+
+@dataclass(frozen=True, slots=True)
+class ReapResult:
+    """The attempts that ended, oldest lease first, and the rows that were deferred."""
+
+    reaped: list[ReapedJob]
+    deferred: list[ReapError]
+
+
+# A heartbeat or completion that committed after the candidates were read makes the recheck of
+# FOR NO KEY UPDATE drop the row. The backoff is that of a failed attempt, by its number.
+_LOCKED: Final = """
+    WITH locked AS MATERIALIZED (
+        SELECT
+            row_number() OVER () AS entry,
+            q.id AS job_id, q.job_type, q.organization_id, q.run_number, q.attempt,
+            q.max_attempts, q.claim_number, q.worker_id, q.leased_at, q.last_heartbeat_at,
+            q.lease_expires_at,
+            'LEASE_EXPIRED'::runledger.job_failure_kind AS kind,
+            %(code)s::text AS code,
+            %(message)s::text AS message,
+            NULL::text AS traceback,
+            CASE WHEN q.attempt >= q.max_attempts THEN 'DEAD_LETTERED' ELSE 'RETRY_SCHEDULED' END
+                AS disposition,
+            least(2147483647, greatest(
+                %(retry_delay_ms)s::int4,
+                (%(backoff_ms)s::int4[])[least(q.attempt, cardinality(%(backoff_ms)s::int4[]))]
+                    * (0.9 + 0.2 * random())
+            ))::int4 AS retry_delay_ms
+        FROM (
+            SELECT c.*
+            FROM runledger.job_queue AS c
+            WHERE c.status = 'LEASED'
+                AND c.lease_expires_at <= clock_timestamp()
+                AND (%(job_id)s::uuid IS NULL OR c.id = %(job_id)s::uuid)
+            ORDER BY c.lease_expires_at, c.id
+            LIMIT %(limit)s::int8
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) AS q
+"""
+
+REAP_EXPIRED_LEASES: Final = Statement(
+    end_failed_attempts(locked=_LOCKED, guard="t.lease_expires_at <= t.at"), EndedRow
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _ExpiredRow:
+    job_id: UUID
+
+
+LIST_EXPIRED_LEASES: Final = Statement(
+    """
+    SELECT q.id AS job_id
+    FROM runledger.job_queue AS q
+    WHERE q.status = 'LEASED' AND q.lease_expires_at <= clock_timestamp()
+    ORDER BY q.lease_expires_at, q.id
+    LIMIT %(limit)s::int8
+    """,
+    _ExpiredRow,
+)
+
+DEFER_EXPIRED_LEASE: Final = Statement(
+    """
+    UPDATE runledger.job_queue AS q
+    SET lease_expires_at = clock_timestamp() + %(retry_delay_ms)s::int8 * interval '1 millisecond'
+    WHERE q.id = %(job_id)s::uuid
+        AND q.status = 'LEASED'
+        AND q.lease_expires_at <= clock_timestamp()
+    RETURNING q.id AS job_id
+    """,
+    _ExpiredRow,
+)
+
+
+def reap_expired_leases(
+    db: Database, *, limit: int, retry_delay_ms: int, backoff_ms: Sequence[int] = ()
+) -> ReapResult:
+    """End attempts whose lease ran out: a retry, or a dead letter after the last attempt.
+
+    Needs nothing but the job's row: no worker row, no handler, no definition.
+
+    Args:
+        limit: Most leases to end, 1 to 1,000, oldest first; rows held by others are skipped.
+        retry_delay_ms: Least delay of a retry, in milliseconds, 1 or more.
+        backoff_ms: Delay by attempt number, the last for all beyond, spread by a tenth each way;
+            empty for `retry_delay_ms` always.
+
+    Returns:
+        What ended. If the statement fails for a reason of one row, the rows are ended one by one;
+        one that still fails is moved ahead by `retry_delay_ms` and reported.
+
+    Raises:
+        ValidationError: `job.invalid_retry_delay`, or an `input.*` code naming the argument.
+        UnavailableError: `db.unavailable` or `db.outcome_unknown`.
+
+    Transaction: joins the caller's, inside a savepoint, or opens one; one per row after a failure.
+    """
+    parameters: dict[str, object] = {
+        "limit": check_int(limit, field="limit", minimum=1, maximum=MAX_REAP),
+        "retry_delay_ms": require_retry_delay(retry_delay_ms),
+        "backoff_ms": [
+            check_int(delay, field=f"backoff_ms[{index}]", minimum=1, maximum=INT32_MAX)
+            for index, delay in enumerate(backoff_ms)
+        ],
+        "code": LEASE_EXPIRED_CODE,
+        "message": _LEASE_EXPIRED_MESSAGE,
+        "job_id": None,
+    }
+    try:
+        rows = _fetch(db, Bound(REAP_EXPIRED_LEASES, parameters))
+    except QueryError as error:
+        if error.is_transient:
+            raise
+        return _reap_one_by_one(db, parameters)
+    return ReapResult([_reaped(row) for row in rows], [])
+
+
+def _reap_one_by_one(db: Database, parameters: dict[str, object]) -> ReapResult:
+    result = ReapResult([], [])
+    for expired in _fetch(db, Bound(LIST_EXPIRED_LEASES, {"limit": parameters["limit"]})):
+        one = parameters | {"job_id": expired.job_id}
+        try:
+            result.reaped.extend(map(_reaped, _fetch(db, Bound(REAP_EXPIRED_LEASES, one))))
+        except QueryError as error:
+            if error.is_transient:
+                raise
+            _defer(db, one)
+            result.deferred.append(ReapError(expired.job_id, error))
+    return result
+
+
+def _defer(db: Database, parameters: dict[str, object]) -> None:
+    try:
+        _fetch(db, Bound(DEFER_EXPIRED_LEASE, parameters))
+    except QueryError as error:
+        # A row that takes no write at all must not stop the healthy ones behind it.
+        if error.is_transient:
+            raise
+
+
+def _fetch(db: Database, bound: Bound[Row]) -> list[Row]:
+    # In a savepoint, so that one failing row costs a caller's transaction nothing else.
+    with transaction(db, savepoint=True) as work:
+        return work.fetch(bound)
+
+
+def _reaped(row: EndedRow) -> ReapedJob:
+    lease = JobLease(
+        row.job_id,
+        row.run_number,
+        attempt=row.attempt,
+        claim_number=row.claim_number,
+        worker_id=row.worker_id,
+    )
+    is_dead = row.disposition is FailureDisposition.DEAD_LETTERED
+    return ReapedJob(
+        lease,
+        row.job_type,
+        organization_id=row.organization_id,
+        max_attempts=row.max_attempts,
+        failure=JobFailure(row.kind, row.code, row.message),
+        disposition=row.disposition,
+        dead_letter_reason=dead_letter_reason(row.kind) if is_dead else None,
+        next_run_at=row.next_run_at,
+        is_without_heartbeat=row.is_without_heartbeat,
+        payload=decode_or_unset(row.payload_json),
+        checkpoint=decode_or_unset(row.checkpoint_json),
+    )

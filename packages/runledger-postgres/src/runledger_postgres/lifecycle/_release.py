@@ -1,0 +1,179 @@
+"""Release: give back a claim whose handler was not entered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from runledger_core import JobLease, check_int, check_text, current_limits, sanitize_text
+from runledger_core.limits import INT32_MAX
+
+from .._database import Database
+from .._rows import Statement, column
+from .._session import DEFAULT_LOCK_TIMEOUT_MS, Bound, run
+from ..wakeup import COUNT_WOKEN
+from ._lease import (
+    LEASED_ENTRIES,
+    LIVE_ENTRIES,
+    SKIP_LOCKED,
+    WAIT_FOR_LOCK,
+    lease_parameters,
+    require_distinct,
+)
+from ._repeat import Miss, judge_misses
+from ._verdict import WriteVerdict, refused
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasedRow:
+    """One claim of a live lease: given back, or found to be started."""
+
+    entry: int
+    verdict: WriteVerdict = column(WriteVerdict)
+    woken: int = 0
+
+
+_LOCKED: Final = f"""
+    WITH entries AS (
+        SELECT e.*
+        FROM unnest(%(job_ids)s::uuid[], %(claim_numbers)s::int8[], %(worker_ids)s::text[])
+            WITH ORDINALITY AS e(job_id, claim_number, worker_id, entry)
+    ), locked AS MATERIALIZED (
+        SELECT
+            e.*, q.leased_at, q.lease_expires_at, q.attempt AS claimed_attempt,
+            q.progressed_claim_number = q.claim_number OR EXISTS (
+                SELECT
+                FROM runledger.job_logs AS g
+                WHERE g.job_id = q.id AND g.claim_number = q.claim_number
+            ) AS is_started
+        {LEASED_ENTRIES}
+"""
+_WRITE: Final = f"""
+    {LIVE_ENTRIES}
+    ), released AS (
+        UPDATE runledger.job_queue AS q
+        SET
+            status = 'PENDING',
+            is_ready = %(retry_delay_ms)s::int8 = 0,
+            -- This number comes again with the next claim; the fence, claim_number, does not.
+            attempt = q.attempt - 1,
+            started_at = CASE WHEN q.attempt > 1 THEN q.started_at END,
+            next_run_at = l.at + %(retry_delay_ms)s::int8 * interval '1 millisecond',
+            stage = 'queued',
+            lease_expires_at = NULL,
+            last_heartbeat_at = NULL,
+            leased_at = NULL,
+            worker_id = NULL,
+            output = NULL,
+            status_reason = %(reason)s::text,
+            last_error_code = NULL,
+            last_error_message = NULL,
+            updated_at = l.at
+        FROM live AS l
+        WHERE q.id = l.job_id AND NOT l.is_started
+        RETURNING
+            l.entry, l.claim_number, l.worker_id, l.leased_at, l.claimed_attempt, l.at,
+            q.id, q.job_type, q.run_number, q.is_ready
+    ), events AS (
+        INSERT INTO runledger.job_events (
+            job_id, claim_number, run_number, attempt, event_type, payload, occurred_at
+        )
+        SELECT
+            r.id, r.claim_number, r.run_number, r.claimed_attempt, 'REQUEUED',
+            jsonb_build_object(
+                'kind', 'RELEASE', 'reason', %(reason)s::text, 'worker_id', r.worker_id,
+                'leased_at', r.leased_at
+            ),
+            r.at
+        FROM released AS r
+    ), made_due AS (
+        SELECT r.job_type, r.is_ready FROM released AS r
+    )
+    SELECT
+        l.entry::int4 AS entry,
+        CASE WHEN l.is_started THEN 'NOT_APPLICABLE' ELSE 'STORED' END AS verdict,
+        ({COUNT_WOKEN}) AS woken
+    FROM live AS l
+    LEFT JOIN released AS r ON r.entry = l.entry
+    WHERE r.entry IS NOT NULL OR l.is_started
+    ORDER BY l.entry
+"""
+
+RELEASE_JOBS: Final = Statement(f"{_LOCKED} {SKIP_LOCKED} {_WRITE}", ReleasedRow)
+RELEASE_JOB: Final = Statement(f"{_LOCKED} {WAIT_FOR_LOCK} {_WRITE}", ReleasedRow)
+
+
+def release_job(
+    db: Database,
+    lease: JobLease,
+    *,
+    reason: str,
+    retry_delay_ms: int = 0,
+    lock_timeout_ms: int = DEFAULT_LOCK_TIMEOUT_MS,
+) -> None:
+    """Give back a claim whose handler was not entered; no attempt is used up.
+
+    Args:
+        reason: Why, for the job's events; cut to 8 KiB.
+        retry_delay_ms: Milliseconds until the job is due again, 0 or more.
+        lock_timeout_ms: Longest wait for the job's row, in milliseconds.
+
+    Raises:
+        ForbiddenError: `job.lease_owner_mismatch` if the lease is not live; nothing is changed.
+        ValidationError: `job.unstarted_claim_release_not_applicable` once the claim stored
+            progress, a checkpoint or a log.
+        UnavailableError: `db.lock_timeout`, `db.unavailable`, `db.outcome_unknown`.
+
+    Transaction: joins the caller's, inside a savepoint, or opens one.
+    """
+    bound = Bound(RELEASE_JOB, release_parameters([lease], reason, retry_delay_ms))
+    rows = run(db, bound, lock_timeout_ms=lock_timeout_ms)
+    verdict = settle_releases(db, [lease], rows)[0]
+    if not verdict.is_stored:
+        raise refused(verdict)
+
+
+def release_jobs(
+    db: Database, leases: Sequence[JobLease], *, reason: str, retry_delay_ms: int = 0
+) -> list[WriteVerdict]:
+    """Give back claims whose handlers were not entered, in one statement.
+
+    Returns:
+        One verdict per lease, in input order; rows that others hold are BUSY and not waited for.
+
+    Raises:
+        ValidationError: `input.duplicate_entry`, or an `input.*` code naming the argument.
+
+    Transaction: joins the caller's or opens one.
+    """
+    if not leases:
+        return []
+    require_distinct(leases)
+    rows = run(db, Bound(RELEASE_JOBS, release_parameters(leases, reason, retry_delay_ms)))
+    return settle_releases(db, leases, rows)
+
+
+def release_parameters(
+    leases: Sequence[JobLease], reason: str, retry_delay_ms: int
+) -> dict[str, object]:
+    """Return the checked parameters of a batch of releases."""
+    check_text(reason, field="reason")
+    check_int(retry_delay_ms, field="retry_delay_ms", minimum=0, maximum=INT32_MAX)
+    limit = current_limits().error_message_bytes
+    return lease_parameters(leases) | {
+        "reason": sanitize_text(reason, max_bytes=limit),
+        "retry_delay_ms": retry_delay_ms,
+    }
+
+
+def settle_releases(
+    db: Database, leases: Sequence[JobLease], rows: Sequence[ReleasedRow]
+) -> list[WriteVerdict]:
+    """Turn the rows of a batch into one verdict per lease, judging the misses."""
+    verdicts = {row.entry - 1: row.verdict for row in rows}
+    missed = [index for index in range(len(leases)) if index not in verdicts]
+    misses = [Miss(leases[index], outcome=None) for index in missed]
+    for index, judged in zip(missed, judge_misses(db, misses), strict=True):
+        verdicts[index] = judged.verdict
+    return [verdicts[index] for index in range(len(leases))]

@@ -1,0 +1,152 @@
+"""Requeue: run an ended job once more, as its next run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from runledger_core import Scope
+
+from .._database import Database
+from .._rows import Statement
+from .._scope import IN_SCOPE
+from .._session import DEFAULT_LOCK_TIMEOUT_MS, Bound, run
+from ..jobs import JobRecord
+from ..wakeup import COUNT_WOKEN
+from ._operator import (
+    OperatorVerdict,
+    change_one,
+    judge_targets,
+    operator_parameters,
+    refuse_target,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RequeuedRow:
+    """One requeued job."""
+
+    job_id: UUID
+    woken: int
+
+
+# claim_number is kept: a fence must not come again. The event belongs to the run that ended.
+REQUEUE_JOBS: Final = Statement(
+    f"""
+    WITH locked AS MATERIALIZED (
+        SELECT q.id, q.run_number, q.attempt
+        FROM runledger.job_queue AS q
+        WHERE q.id = ANY (%(job_ids)s::uuid[])
+            AND q.status IN ('SUCCEEDED', 'DEAD_LETTERED', 'CANCELED')
+            AND q.workflow_run_id IS NULL
+            AND {IN_SCOPE}
+        ORDER BY q.id
+        FOR NO KEY UPDATE
+    ), timed AS MATERIALIZED (
+        -- The lock may have been waited for.
+        SELECT l.*, clock_timestamp() AS at FROM locked AS l
+    ), requeued AS (
+        UPDATE runledger.job_queue AS q
+        SET
+            status = 'PENDING',
+            is_ready = true,
+            run_number = q.run_number + 1,
+            attempt = 0,
+            next_run_at = l.at,
+            started_at = NULL,
+            finished_at = NULL,
+            stage = 'queued',
+            progress_done = NULL,
+            progress_total = NULL,
+            checkpoint = NULL,
+            output = NULL,
+            status_reason = coalesce(%(reason)s::text, 'REQUEUED'),
+            last_error_code = NULL,
+            last_error_message = NULL,
+            updated_at = l.at
+        FROM timed AS l
+        WHERE q.id = l.id
+        RETURNING
+            q.id, q.job_type, q.is_ready, q.claim_number, q.status_reason,
+            l.run_number AS ended_run_number, l.attempt AS ended_attempt, l.at
+    ), events AS (
+        INSERT INTO runledger.job_events (
+            job_id, claim_number, run_number, attempt, event_type, payload, occurred_at
+        )
+        SELECT r.id, r.claim_number, r.ended_run_number, nullif(r.ended_attempt, 0), 'REQUEUED',
+            jsonb_build_object('kind', 'REQUEUE', 'reason', r.status_reason), r.at
+        FROM requeued AS r
+    ), made_due AS (
+        SELECT r.job_type, r.is_ready FROM requeued AS r
+    )
+    SELECT r.id AS job_id, ({COUNT_WOKEN}) AS woken FROM requeued AS r
+    """,
+    RequeuedRow,
+)
+
+
+def requeue_job(
+    db: Database,
+    job_id: UUID,
+    *,
+    scope: Scope,
+    reason: str | None = None,
+    lock_timeout_ms: int = DEFAULT_LOCK_TIMEOUT_MS,
+) -> JobRecord:
+    """Run an ended job once more: same id, next run number, attempts from zero, due now.
+
+    Its idempotency key, payload, priority and limits stay; progress, checkpoint, output and errors
+    are cleared. The dead letter and the history of earlier runs stay.
+
+    Args:
+        scope: Whose job it may be.
+        reason: Kept on the job and in its events; "REQUEUED" if None; cut to 8 KiB.
+        lock_timeout_ms: Longest wait for the job's row, in milliseconds.
+
+    Raises:
+        NotFoundError: `job.not_found` if no job of that id is in scope.
+        ValidationError: `job.invalid_state_transition` if the job has not ended;
+            `job.workflow_requeue_not_supported` if it belongs to a workflow run.
+        InternalError: `job.undecodable_row` if Python cannot read its JSON; it is requeued then.
+        UnavailableError: `db.lock_timeout`, `db.unavailable`, `db.outcome_unknown`.
+
+    Transaction: joins the caller's, inside a savepoint, or opens one.
+    """
+    bound = Bound(REQUEUE_JOBS, operator_parameters([job_id], scope, reason))
+    is_done, job = change_one(db, bound, job_id, scope=scope, lock_timeout_ms=lock_timeout_ms)
+    if job is None:
+        raise refuse_target(OperatorVerdict.NOT_FOUND)
+    if is_done:
+        return job
+    is_managed = job.workflow_run_id is not None
+    raise refuse_target(
+        OperatorVerdict.WORKFLOW_MANAGED if is_managed else OperatorVerdict.INVALID_STATE
+    )
+
+
+def requeue_jobs(
+    db: Database,
+    job_ids: Sequence[UUID],
+    *,
+    scope: Scope,
+    reason: str | None = None,
+    lock_timeout_ms: int = DEFAULT_LOCK_TIMEOUT_MS,
+) -> list[OperatorVerdict]:
+    """Run many ended jobs once more, in one statement.
+
+    Returns:
+        One verdict per id, in input order.
+
+    Raises:
+        UnavailableError: `db.lock_timeout` if one of the rows stays locked; nothing is changed.
+
+    Transaction: joins the caller's, inside a savepoint, or opens one.
+    """
+    if not job_ids:
+        return []
+    bound = Bound(REQUEUE_JOBS, operator_parameters(job_ids, scope, reason))
+    rows = run(db, bound, lock_timeout_ms=lock_timeout_ms)
+    done = {row.job_id for row in rows}
+    return judge_targets(db, job_ids, done, scope=scope, is_for_requeue=True)

@@ -1,0 +1,200 @@
+"""One round of a worker: store what ended, ready what came due, claim what fits, in one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any, Final
+from uuid import UUID
+
+import psycopg
+
+from runledger_core import JobLease
+
+from .._rows import Statement
+from .._session import LIMIT_LOCK_WAIT, Bound, run, send_owned
+from ..errors import QueryError
+from ._claim import ClaimRequest, claim_statements
+from ._claimed import CLAIMED_COLUMNS, ClaimedJob, ClaimedRow, decode_claim
+from ._failure import (
+    FAIL_JOBS,
+    FailureEntry,
+    FailureOutcome,
+    failure_parameters,
+    settle_failures,
+)
+from ._repeat import judge_later
+from ._success import (
+    COMPLETE_JOBS,
+    SuccessEntry,
+    SuccessOutcome,
+    settle_successes,
+    success_parameters,
+)
+from ._verdict import WriteVerdict
+
+
+@dataclass(frozen=True, slots=True)
+class RoundResult:
+    """What a round stored and claimed, and what it saw of the rest of the queue."""
+
+    successes: list[SuccessOutcome]
+    failures: list[FailureOutcome]
+    _: KW_ONLY
+    claimed: list[ClaimedJob] = field(default_factory=list[ClaimedJob])
+    undecodable: list[FailureEntry] = field(default_factory=list[FailureEntry])
+    has_ready: bool = False
+    due_in_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _LockedRow:
+    id: UUID
+
+
+WAIT_FOR_JOB: Final = Statement(
+    """
+    SELECT q.id
+    FROM runledger.job_queue AS q
+    WHERE q.id = %(job_id)s::uuid
+    FOR NO KEY UPDATE
+    """,
+    _LockedRow,
+)
+
+# Claims of this worker, for the one whose commit was not acknowledged.
+FIND_CLAIMS: Final = Statement(
+    f"""
+    SELECT {CLAIMED_COLUMNS}
+    FROM runledger.job_queue AS q
+    WHERE q.status = 'LEASED'
+        AND q.worker_id = %(worker_id)s::text
+        AND q.lease_expires_at > clock_timestamp()
+    ORDER BY ~q.priority, q.next_run_at, q.id
+    """,
+    ClaimedRow,
+)
+
+
+def run_worker_round(
+    connection: psycopg.Connection[Any],
+    *,
+    successes: Sequence[SuccessEntry] = (),
+    failures: Sequence[FailureEntry] = (),
+    claim: ClaimRequest | None = None,
+) -> RoundResult:
+    """Store outcomes and claim jobs in one transaction and one trip.
+
+    Args:
+        connection: An idle autocommit connection that nobody else uses.
+
+    Returns:
+        A verdict per entry; entries whose rows others hold are BUSY. Claimed rows that cannot be
+        decoded come back as failures to store.
+
+    Raises:
+        QueryError: Nothing of the round is stored, unless its code is `db.outcome_unknown`.
+
+    Transaction: one of its own. Misses are judged in a second; those that cannot be judged because
+        the connection is lost are BUSY.
+    """
+    claiming = claim_statements(claim) if claim is not None else []
+    results = _send_outcomes(connection, successes, failures, after=claiming)
+    result = _settle(connection, successes, failures, results)
+    if claim is None:
+        return result
+    rows, (backlog,) = results[-2:]
+    claimed, undecodable = decode_claim(rows)
+    return replace(
+        result,
+        claimed=claimed,
+        undecodable=undecodable,
+        has_ready=backlog.has_ready,
+        due_in_seconds=backlog.due_in_seconds,
+    )
+
+
+def run_waiting_round(
+    connection: psycopg.Connection[Any],
+    *,
+    successes: Sequence[SuccessEntry] = (),
+    failures: Sequence[FailureEntry] = (),
+    wait_ms: int,
+) -> RoundResult:
+    """Store outcomes that were all BUSY, waiting for the first one's row.
+
+    Args:
+        connection: As for `run_worker_round`.
+        wait_ms: Longest wait in milliseconds; all are BUSY again if the row stays locked.
+
+    Returns:
+        A verdict per entry; nothing is claimed.
+
+    Raises:
+        QueryError: As `run_worker_round`.
+    """
+    leases = [entry.lease for entry in (*successes, *failures)]
+    if not leases:
+        return RoundResult([], [])
+    waiting = [
+        Bound(LIMIT_LOCK_WAIT, {"lock_timeout_ms": wait_ms}),
+        Bound(WAIT_FOR_JOB, {"job_id": leases[0].job_id}),
+    ]
+    try:
+        results = _send_outcomes(connection, successes, failures, before=waiting)
+    except QueryError as error:
+        if error.code != "db.lock_timeout":
+            raise
+        return RoundResult(
+            [SuccessOutcome(WriteVerdict.BUSY) for _ in successes],
+            [FailureOutcome(WriteVerdict.BUSY) for _ in failures],
+        )
+    return _settle(connection, successes, failures, results)
+
+
+def find_claims(
+    connection: psycopg.Connection[Any], *, worker_id: str, known: Sequence[JobLease]
+) -> tuple[list[ClaimedJob], list[FailureEntry]]:
+    """Return live leases of a worker that it does not know of, after an unknown commit.
+
+    Returns:
+        The claimed jobs, best first, and those that cannot be decoded as failures to store.
+    """
+    held = {(lease.job_id, lease.claim_number) for lease in known}
+    rows = run(connection, Bound(FIND_CLAIMS, {"worker_id": worker_id}))
+    return decode_claim([row for row in rows if (row.id, row.claim_number) not in held])
+
+
+def _send_outcomes(
+    connection: psycopg.Connection[Any],
+    successes: Sequence[SuccessEntry],
+    failures: Sequence[FailureEntry],
+    *,
+    before: Sequence[Bound[Any]] = (),
+    after: Sequence[Bound[Any]] = (),
+) -> list[list[Any]]:
+    """Return the rows of the successes, of the failures, and of what follows them."""
+    bounds: list[Bound[Any]] = [*before]
+    if successes:
+        bounds.append(Bound(COMPLETE_JOBS, success_parameters(successes)))
+    if failures:
+        bounds.append(Bound(FAIL_JOBS, failure_parameters(failures)))
+    bounds += after
+    results = iter((send_owned(connection, bounds) if bounds else [])[len(before) :])
+    stored = next(results) if successes else []
+    failed = next(results) if failures else []
+    return [stored, failed, *results]
+
+
+def _settle(
+    connection: psycopg.Connection[Any],
+    successes: Sequence[SuccessEntry],
+    failures: Sequence[FailureEntry],
+    results: Sequence[list[Any]],
+) -> RoundResult:
+    # The round is committed: an error of judging must not hide what it stored and claimed.
+    stored, failed = results[:2]
+    return RoundResult(
+        settle_successes(connection, successes, stored, judge=judge_later),
+        settle_failures(connection, failures, failed, judge=judge_later),
+    )

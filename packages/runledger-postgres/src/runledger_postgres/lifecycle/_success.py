@@ -1,0 +1,222 @@
+"""Success: end an attempt with a result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Final
+
+from runledger_core import JobCompletion, JobLease
+
+from .._database import Database
+from .._rows import Statement
+from .._session import DEFAULT_LOCK_TIMEOUT_MS, Bound, run
+from ._lease import (
+    LEASED_ENTRIES,
+    LIVE_ENTRIES,
+    SKIP_LOCKED,
+    WAIT_FOR_LOCK,
+    lease_parameters,
+    require_distinct,
+)
+from ._repeat import Judge, JudgedRow, Miss, judge_misses
+from ._verdict import WriteVerdict, refused
+
+
+@dataclass(frozen=True, slots=True)
+class SuccessEntry:
+    """One finished attempt and its result."""
+
+    lease: JobLease
+    completion: JobCompletion
+
+
+@dataclass(frozen=True, slots=True)
+class SuccessOutcome:
+    """What became of one success; unless the verdict is STORED, this call changed nothing."""
+
+    verdict: WriteVerdict
+    _: KW_ONLY
+    progress_done: int | None = None
+    progress_total: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SucceededRow:
+    """One entry whose lease was live, with its merged progress."""
+
+    entry: int
+    is_valid: bool
+    _: KW_ONLY
+    progress_done: int | None
+    progress_total: int | None
+
+
+_LOCKED: Final = f"""
+    WITH entries AS (
+        SELECT e.*
+        FROM unnest(
+            %(job_ids)s::uuid[], %(claim_numbers)s::int8[], %(worker_ids)s::text[],
+            %(outputs)s::jsonb[], %(checkpoints)s::jsonb[],
+            %(progress_done)s::int8[], %(progress_total)s::int8[]
+        ) WITH ORDINALITY AS e(
+            job_id, claim_number, worker_id,
+            output, checkpoint, progress_done, progress_total, entry
+        )
+    ), locked AS MATERIALIZED (
+        SELECT
+            e.entry, e.job_id, e.claim_number, e.worker_id, e.output, e.checkpoint,
+            q.leased_at, q.lease_expires_at,
+            coalesce(e.progress_done, q.progress_done) AS progress_done,
+            coalesce(e.progress_total, q.progress_total) AS progress_total,
+            coalesce(
+                coalesce(e.progress_done, q.progress_done)
+                    <= coalesce(e.progress_total, q.progress_total),
+                true
+            ) AS is_valid
+        {LEASED_ENTRIES}
+"""
+_WRITE: Final = f"""
+    {LIVE_ENTRIES}
+    ), succeeded AS (
+        UPDATE runledger.job_queue AS q
+        SET
+            status = 'SUCCEEDED',
+            is_ready = false,
+            finished_at = l.at,
+            stage = 'completed',
+            progress_done = l.progress_done,
+            progress_total = l.progress_total,
+            checkpoint = coalesce(l.checkpoint, q.checkpoint),
+            output = l.output,
+            lease_expires_at = NULL,
+            last_heartbeat_at = NULL,
+            leased_at = NULL,
+            worker_id = NULL,
+            status_reason = NULL,
+            last_error_code = NULL,
+            last_error_message = NULL,
+            updated_at = l.at
+        FROM live AS l
+        WHERE q.id = l.job_id AND l.is_valid
+        RETURNING
+            l.entry, l.claim_number, l.worker_id, l.leased_at, l.at,
+            q.id, q.run_number, q.attempt
+    ), attempts AS (
+        INSERT INTO runledger.job_attempts (
+            job_id, claim_number, run_number, attempt, worker_id, outcome, leased_at, finished_at
+        )
+        SELECT
+            s.id, s.claim_number, s.run_number, s.attempt, s.worker_id, 'SUCCEEDED', s.leased_at,
+            s.at
+        FROM succeeded AS s
+    )
+    SELECT l.entry::int4 AS entry, l.is_valid, l.progress_done, l.progress_total
+    FROM live AS l
+    LEFT JOIN succeeded AS s ON s.entry = l.entry
+    WHERE s.entry IS NOT NULL OR NOT l.is_valid
+    ORDER BY l.entry
+"""
+
+COMPLETE_JOBS: Final = Statement(f"{_LOCKED} {SKIP_LOCKED} {_WRITE}", SucceededRow)
+COMPLETE_JOB_SUCCESS: Final = Statement(f"{_LOCKED} {WAIT_FOR_LOCK} {_WRITE}", SucceededRow)
+
+
+def complete_job_success(
+    db: Database,
+    lease: JobLease,
+    completion: JobCompletion | None = None,
+    *,
+    lock_timeout_ms: int = DEFAULT_LOCK_TIMEOUT_MS,
+) -> SuccessOutcome:
+    """End a leased attempt in success and store its output.
+
+    Args:
+        completion: Output, checkpoint and progress; None for none. What is not given stays.
+        lock_timeout_ms: Longest wait for the job's row, in milliseconds.
+
+    Returns:
+        The stored progress; a repeated identical call by the same claim answers as stored.
+
+    Raises:
+        ForbiddenError: `job.lease_owner_mismatch` unless `lease` is live; nothing is changed.
+        ValidationError: `job.invalid_completion_progress` if progress, merged with what is stored,
+            is beyond its total.
+        UnavailableError: `db.lock_timeout`, `db.unavailable`, `db.outcome_unknown`.
+
+    Transaction: joins the caller's, inside a savepoint, or opens one.
+    """
+    entry = SuccessEntry(lease, completion or JobCompletion.success())
+    bound = Bound(COMPLETE_JOB_SUCCESS, success_parameters([entry]))
+    rows = run(db, bound, lock_timeout_ms=lock_timeout_ms)
+    outcome = settle_successes(db, [entry], rows)[0]
+    if not outcome.verdict.is_stored:
+        raise refused(outcome.verdict)
+    return outcome
+
+
+def complete_jobs(db: Database, entries: Sequence[SuccessEntry]) -> list[SuccessOutcome]:
+    """End leased attempts in success, in one statement, with a verdict for each.
+
+    Returns:
+        One outcome per entry, in input order; rows that others hold are BUSY and not waited for.
+
+    Raises:
+        ValidationError: `input.duplicate_entry` if a job is named twice; nothing is changed.
+
+    Transaction: joins the caller's or opens one.
+    """
+    if not entries:
+        return []
+    require_distinct([entry.lease for entry in entries])
+    rows = run(db, Bound(COMPLETE_JOBS, success_parameters(entries)))
+    return settle_successes(db, entries, rows)
+
+
+def success_parameters(entries: Sequence[SuccessEntry]) -> dict[str, object]:
+    """Return the arrays of a batch of successes."""
+    return lease_parameters([entry.lease for entry in entries]) | {
+        "outputs": [entry.completion.output_json for entry in entries],
+        "checkpoints": [entry.completion.checkpoint_json for entry in entries],
+        "progress_done": [entry.completion.progress_done for entry in entries],
+        "progress_total": [entry.completion.progress_total for entry in entries],
+    }
+
+
+def settle_successes(
+    db: Database,
+    entries: Sequence[SuccessEntry],
+    rows: Sequence[SucceededRow],
+    *,
+    judge: Judge = judge_misses,
+) -> list[SuccessOutcome]:
+    """Turn the rows of a batch into one outcome per entry, judging the misses."""
+    outcomes = {row.entry - 1: _outcome(row) for row in rows}
+    missed = [index for index in range(len(entries)) if index not in outcomes]
+    misses = [
+        Miss(
+            entries[index].lease,
+            outcome="SUCCEEDED",
+            output_json=entries[index].completion.output_json,
+        )
+        for index in missed
+    ]
+    for index, judged in zip(missed, judge(db, misses), strict=True):
+        outcomes[index] = _judged(judged)
+    return [outcomes[index] for index in range(len(entries))]
+
+
+def _outcome(row: SucceededRow) -> SuccessOutcome:
+    if not row.is_valid:
+        return SuccessOutcome(WriteVerdict.INVALID_PROGRESS)
+    return SuccessOutcome(
+        WriteVerdict.STORED, progress_done=row.progress_done, progress_total=row.progress_total
+    )
+
+
+def _judged(row: JudgedRow) -> SuccessOutcome:
+    if row.verdict is not WriteVerdict.REPEATED:
+        return SuccessOutcome(row.verdict)
+    return SuccessOutcome(
+        WriteVerdict.REPEATED, progress_done=row.progress_done, progress_total=row.progress_total
+    )
