@@ -57,13 +57,14 @@ def test_command_of_a_page_is_understood(line):
         _parse(arguments)
         return
     command: click.Command = runledger
-    context = click.Context(command)
+    # With its settings: click keeps the help option that it makes first, for the whole process.
+    context = click.Context(command, **command.context_settings)
     while isinstance(command, click.Group):
         found = command.get_command(context, arguments.pop(0))
         assert found is not None
         command = found
 
-    command.make_context("command", arguments)
+    command.make_context("command", arguments, parent=context)
 
 
 def test_table_of_settings_is_complete():

@@ -1,6 +1,5 @@
 """What users' type checkers see; run by pyright and mypy, and once by pytest."""
 
-from collections.abc import Awaitable
 from datetime import datetime
 from threading import Event
 from typing import TYPE_CHECKING, Literal, assert_type
@@ -61,12 +60,12 @@ class FetchPage:
     def job_type(self) -> JobType:
         return JobType("jobs.page.fetch")
 
-    async def execute(self, context: JobContext, payload: JsonValue) -> JobCompletion | JobFailure:
+    def execute(self, context: JobContext, payload: JsonValue) -> JobCompletion | JobFailure:
         if context.attempt > 1:
             return JobFailure.terminal("page.gone", "gone")
         return JobCompletion.with_output(payload)
 
-    async def on_dead_letter(
+    def on_dead_letter(
         self, context: JobContext, payload: JsonValue, info: JobDeadLetterInfo
     ) -> None:
         assert_type(info.failure, JobFailure)
@@ -125,7 +124,7 @@ def uses_a_context(context: JobContext, handler: JobHandler) -> None:
     assert_type(context.wait(1), bool)
     context.progress(1, 2, stage=JobStage.RUNNING, checkpoint={"at": 1})
     context.log("INFO", "sent", to="a@example.com", level=3)
-    assert_type(handler.execute(context, {"a": 1}), HandlerResult | Awaitable[HandlerResult])
+    assert_type(handler.execute(context, {"a": 1}), HandlerResult)
     with context.connection() as connection:
         opened: "Connection" = connection  # noqa: UP037  # a name for type checkers only
         opened.execute("SELECT 1")

@@ -11,6 +11,9 @@ from typing import Final, TypeAlias
 Random: TypeAlias = Callable[[], float]
 """Return a number from 0 up to, but not including, 1."""
 
+# A generator of our own: threads of ours must not move the state that an application seeded.
+_CHANCE: Final[Random] = random_module.Random().random  # noqa: S311  # no secret hangs on it
+
 _BASE_MS: Final = 5_000
 _CAP_MS: Final = 300_000
 _FLOOR_MS: Final = 1_000
@@ -33,7 +36,7 @@ BACKOFF_MS: Final = tuple(
 """Delay after each attempt before it is spread, in milliseconds; the last for all beyond."""
 
 
-def retry_delay_ms(attempt: int, *, random: Random = random_module.random) -> int:
+def retry_delay_ms(attempt: int, *, random: Random = _CHANCE) -> int:
     """Return the milliseconds until a failed attempt is tried again.
 
     Args:
@@ -43,7 +46,7 @@ def retry_delay_ms(attempt: int, *, random: Random = random_module.random) -> in
     return max(_FLOOR_MS, round(spread(_base_ms(attempt), random=random)))
 
 
-def spread(value: float, *, random: Random = random_module.random) -> float:
+def spread(value: float, *, random: Random = _CHANCE) -> float:
     """Return the value, moved by up to a tenth each way, so that many do not act at once."""
     return value * (0.9 + 0.2 * random())
 
@@ -64,7 +67,7 @@ class Outage:
     def __init__(
         self,
         *,
-        random: Random = random_module.random,
+        random: Random = _CHANCE,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._random = random

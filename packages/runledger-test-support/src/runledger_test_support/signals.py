@@ -41,7 +41,7 @@ class WaitableObserver:
     what it waits for::
 
         observer = WaitableObserver()
-        supervisor = builder.with_job_lifecycle_observer(observer).build()
+        start_what_calls(observer.on_job_succeeded)
         observer.wait_for_kind(ObservedKind.JOB_SUCCEEDED)
     """
 

@@ -1,7 +1,6 @@
 """What handlers implement, and what they receive."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
@@ -177,10 +176,8 @@ class JobHandler(Protocol):
         """Return the type; a class attribute will do."""
         ...
 
-    def execute(
-        self, context: JobContext, payload: JsonValue
-    ) -> HandlerResult | Awaitable[HandlerResult]:
-        """Run one attempt, as a `def` in a thread or as an `async def` in an event loop.
+    def execute(self, context: JobContext, payload: JsonValue) -> HandlerResult:
+        """Run one attempt, on a thread of the worker's.
 
         Returns:
             None or a completion for success, a failure otherwise; a failure may be raised too.
@@ -194,6 +191,6 @@ class DeadLetterHandler(Protocol):
 
     def on_dead_letter(
         self, context: JobContext, payload: JsonValue, info: JobDeadLetterInfo
-    ) -> Awaitable[None] | None:
+    ) -> None:
         """React after the dead letter is stored; its exceptions change nothing."""
         ...

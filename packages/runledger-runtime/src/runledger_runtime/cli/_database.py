@@ -185,7 +185,7 @@ def _checked(url: str | None) -> str:
     except psycopg.Error:
         # Without its cause: the driver repeats the string.
         refused: RunledgerError = ValidationError(
-            "cli.invalid_database_url", "the connection string cannot be read"
+            "config.database_url_invalid", "the connection string cannot be read"
         )
         raise refused from None
     return url

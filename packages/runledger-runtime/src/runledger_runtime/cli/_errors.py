@@ -20,7 +20,6 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         "cli.confirmation_required": "A command for many jobs needs --yes.",
         "cli.demo_failed": "The demo did not end as it should, or its numbers do not add up.",
         "cli.embedded_directory_missing": "The directory of --embedded does not exist.",
-        "cli.invalid_database_url": "The connection string cannot be read.",
         "cli.missing_package": "A package that the command needs is not installed.",
         "cli.some_jobs_refused": "Some of the named jobs could not be changed.",
     }
@@ -35,7 +34,7 @@ _NEXT_STEPS: Final[Mapping[str, str]] = MappingProxyType(
         "cli.confirmation_required": "add --yes to do it",
         "cli.demo_failed": "run it again; a machine that is very busy may take too long",
         "cli.embedded_directory_missing": "runledger demo, or: runledger migrate --embedded DIR",
-        "cli.invalid_database_url": (
+        "config.database_url_invalid": (
             "write postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with @ / : ? # % in the"
             " password as %40 %2F %3A %3F %23 %25"
         ),

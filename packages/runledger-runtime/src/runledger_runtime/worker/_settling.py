@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from runledger_postgres.lifecycle import (
     WriteVerdict,
 )
 
-from ..backoff import retry_delay_ms
+from ..backoff import retry_delay_ms, spread
 from ..dead_letters import DeadLetter
 from ..registry import JobRegistry
 from ._book import LeaseBook
@@ -118,7 +117,7 @@ class Settling:
 
     def rest(self) -> None:
         """Let busy outcomes rest, longer each time nothing was stored."""
-        self.rest_until = time.monotonic() + random.uniform(0.5, 1.0) * self._rest_seconds  # noqa: S311  # spreads retries
+        self.rest_until = time.monotonic() + spread(self._rest_seconds)
         self._rest_seconds = min(2 * self._rest_seconds, _MOST_REST_SECONDS)
 
     def rested(self) -> None:

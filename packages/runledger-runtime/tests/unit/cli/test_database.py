@@ -58,7 +58,7 @@ def test_unreadable_connection_string_shows_the_form_of_one(run_cli):
     result = run_cli("migrate", "--check", DATABASE_URL="user:secret@host")
 
     assert result.stderr.startswith(
-        "error: cli.invalid_database_url: the connection string cannot be read\n"
+        "error: config.database_url_invalid: the connection string cannot be read\n"
     )
     assert "postgresql://USER:PASSWORD@HOST:PORT/DATABASE" in result.stderr
 
