@@ -47,6 +47,7 @@ from runledger_core.jsonvalue import (
 )
 from runledger_core.limits import Limits, current_limits, raise_limits
 from runledger_core.scope import Scope, ScopeKind
+from runledger_core.terminal import visible_text
 from runledger_core.text import (
     check_bool,
     check_choice,
@@ -113,4 +114,5 @@ __all__ = [  # noqa: RUF022  # in the order of `sorted`
     "encode_json",
     "raise_limits",
     "sanitize_text",
+    "visible_text",
 ]

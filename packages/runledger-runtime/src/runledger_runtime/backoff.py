@@ -75,11 +75,6 @@ class Outage:
         self._failures = 0
         self._logged_at = 0.0
 
-    @property
-    def failures(self) -> int:
-        """How many failures there were since the last success."""
-        return self._failures
-
     def failed(self) -> OutageStep:
         """Count a failure and tell how long to pause, from 0.1 to 15 seconds.
 

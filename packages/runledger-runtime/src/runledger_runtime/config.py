@@ -12,10 +12,11 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from runledger_core import ValidationError, WorkerId
+from runledger_core.limits import INT32_MAX
 
 from .errors import JobsConfigError
 
-_INT32_MAX: Final = 2**31 - 1
+_CLAIM_BATCH_MOST: Final = 1_000
 _WORKER_ID_CHARACTERS: Final = 200
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 # Longer texts are out of every range, and `int` refuses very long ones.
@@ -74,21 +75,29 @@ class JobsConfig:
             JobsConfigError: `config.unparsable_variable` or `config.invalid_value`, for the
                 first variable whose text cannot be used; `field` names it.
         """
-        variables = _Variables(os.environ if environ is None else environ)
+        variables, default = _Variables(os.environ if environ is None else environ), cls()
         return cls(
-            variables.worker_id(),
-            poll_interval_ms=variables.integer("JOBS_POLL_INTERVAL_MS", 500),
-            claim_batch_size=variables.integer("JOBS_CLAIM_BATCH_SIZE", 100, maximum=1_000),
-            lease_ttl_seconds=variables.integer("JOBS_LEASE_TTL_SECONDS", 60, minimum=10),
-            max_global_concurrency=variables.integer("JOBS_MAX_GLOBAL_CONCURRENCY", 32),
-            reaper_interval_seconds=variables.integer("JOBS_REAPER_INTERVAL_SECONDS", 15),
+            variables.worker_id("JOBS_WORKER_ID", default.worker_id),
+            poll_interval_ms=variables.integer("JOBS_POLL_INTERVAL_MS", default.poll_interval_ms),
+            claim_batch_size=variables.integer(
+                "JOBS_CLAIM_BATCH_SIZE", default.claim_batch_size, maximum=_CLAIM_BATCH_MOST
+            ),
+            lease_ttl_seconds=variables.integer(
+                "JOBS_LEASE_TTL_SECONDS", default.lease_ttl_seconds, minimum=10
+            ),
+            max_global_concurrency=variables.integer(
+                "JOBS_MAX_GLOBAL_CONCURRENCY", default.max_global_concurrency
+            ),
+            reaper_interval_seconds=variables.integer(
+                "JOBS_REAPER_INTERVAL_SECONDS", default.reaper_interval_seconds
+            ),
             schedule_poll_interval_seconds=variables.integer(
-                "JOBS_SCHEDULE_POLL_INTERVAL_SECONDS", 30
+                "JOBS_SCHEDULE_POLL_INTERVAL_SECONDS", default.schedule_poll_interval_seconds
             ),
             reaper_retry_delay_ms=variables.integer(
-                "JOBS_REAPER_RETRY_DELAY_MS", 30_000, minimum=1_000
+                "JOBS_REAPER_RETRY_DELAY_MS", default.reaper_retry_delay_ms, minimum=1_000
             ),
-            wakeups=variables.switch("JOBS_WAKEUPS", default=True),
+            wakeups=variables.switch("JOBS_WAKEUPS", default.wakeups),
             direct_database_url=variables.text("JOBS_DIRECT_DATABASE_URL"),
         )
 
@@ -143,10 +152,9 @@ class JobsConfig:
     def _check_claim_batch_size(self) -> None:
         code = "config.invalid_claim_batch_size"
         self._check("claim_batch_size", code)
-        if self.claim_batch_size > 1_000:  # noqa: PLR2004  # the bound is in the message
-            raise JobsConfigError(
-                code, "claim_batch_size must be 1 to 1,000", field="claim_batch_size"
-            )
+        if self.claim_batch_size > _CLAIM_BATCH_MOST:
+            message = f"claim_batch_size must be 1 to {_CLAIM_BATCH_MOST:,}"
+            raise JobsConfigError(code, message, field="claim_batch_size")
 
     def _check(self, name: str, code: str, *, minimum: int = 1) -> None:
         value: object = getattr(self, name)
@@ -154,8 +162,8 @@ class JobsConfig:
             raise _invalid_value(name, "must be an integer")
         if value < minimum:
             raise JobsConfigError(code, f"{name} must be {minimum} or more", field=name)
-        if value > _INT32_MAX:
-            raise _invalid_value(name, f"must be {_INT32_MAX} at most")
+        if value > INT32_MAX:
+            raise _invalid_value(name, f"must be {INT32_MAX} at most")
 
 
 def instance_worker_id(config: JobsConfig) -> str:
@@ -198,16 +206,15 @@ class _Variables:
     def text(self, name: str) -> str | None:
         return self._environ.get(name, "").strip() or None
 
-    def worker_id(self) -> str:
-        name = "JOBS_WORKER_ID"
+    def worker_id(self, name: str, default: str) -> str:
         text = self.text(name)
         if text is None:
-            return JobsConfig().worker_id
+            return default
         _check_worker_id(text, field=name)
         return text
 
     def integer(
-        self, name: str, default: int, *, minimum: int = 1, maximum: int = _INT32_MAX
+        self, name: str, default: int, *, minimum: int = 1, maximum: int = INT32_MAX
     ) -> int:
         text = self.text(name)
         if text is None:
@@ -218,7 +225,7 @@ class _Variables:
             return minimum if text.startswith("-") else maximum
         return min(max(int(text), minimum), maximum)
 
-    def switch(self, name: str, *, default: bool) -> bool:
+    def switch(self, name: str, default: bool) -> bool:  # noqa: FBT001  # as its neighbours
         match self.text(name):
             case None:
                 return default

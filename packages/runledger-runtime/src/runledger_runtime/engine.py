@@ -10,13 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import psycopg
 from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool
 
-Connection = psycopg.Connection[Any]
+Connection: TypeAlias = psycopg.Connection[Any]
 
 _CONNECT_TIMEOUT_SECONDS: Final = 5
 
@@ -47,12 +47,14 @@ class EngineConnections:
         for setting in ("autocommit", "row_factory", "cursor_factory"):
             kwargs.pop(setting, None)
         kwargs.setdefault("connect_timeout", _CONNECT_TIMEOUT_SECONDS)
-        kwargs.setdefault("fallback_application_name", f"runledger {name}")
+        # What other encodings cannot hold, one job's payload may.
+        kwargs["client_encoding"] = "UTF8"
+        # `connect_pool` names its connections `runledger`, by the same weakest of names.
+        fallback = kwargs.get("fallback_application_name", "runledger")
+        kwargs["fallback_application_name"] = f"{fallback} {name}"
         connection = pool.connection_class.connect(self._conninfo or conninfo or "", **kwargs)
-        configure = pool._configure  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # the pool has no getter for it
         try:
-            if configure is not None:
-                configure(connection)
+            configure_as(pool, connection)
             connection.autocommit = True
             connection.row_factory = tuple_row
             connection.cursor_factory = psycopg.Cursor
@@ -79,6 +81,13 @@ class EngineConnections:
     def close(self) -> None:
         """Stop watching deadlines."""
         self._deadlines.close()
+
+
+def configure_as(pool: ConnectionPool[Any], connection: Connection) -> None:
+    """Do to a connection what the pool's `configure` does to its own."""
+    configure = pool._configure  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # the pool has no getter for it
+    if configure is not None:
+        configure(connection)
 
 
 class _Deadlines:

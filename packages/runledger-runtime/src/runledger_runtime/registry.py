@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Final, NoReturn, Protocol, TypeAlias, cast
+from typing import Any, NoReturn, Protocol, TypeAlias, cast
 
 from runledger_core import (
     HandlerResult,
@@ -18,6 +18,7 @@ from runledger_core import (
     check_text,
     current_limits,
 )
+from runledger_core.limits import INT32_MAX
 
 from .errors import CatalogError, RegistryError
 
@@ -25,7 +26,6 @@ from .errors import CatalogError, RegistryError
 HandlerFunction: TypeAlias = Callable[[JobContext, Any], HandlerResult]
 """A plain function that runs one attempt; it may annotate the payload as it likes."""
 
-_INT32_MAX: Final = 2**31 - 1
 _Refusals: TypeAlias = type[CatalogError] | type[RegistryError]
 
 
@@ -173,7 +173,7 @@ def check_retry_delay(failure_code: object, delay_ms: object, *, error: _Refusal
     except ValidationError as refused:
         refuse(error, "invalid_failure_code", refused.client_message, field="failure_code")
     try:
-        check_int(delay_ms, field="delay_ms", minimum=1, maximum=_INT32_MAX)
+        check_int(delay_ms, field="delay_ms", minimum=1, maximum=INT32_MAX)
     except ValidationError as refused:
         refuse(error, "invalid_retry_delay", refused.client_message, field="delay_ms")
 

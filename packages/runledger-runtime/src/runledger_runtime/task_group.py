@@ -175,22 +175,27 @@ class TaskGroup:
 
     def _abandon(self) -> tuple[list[str], SupervisorError | None]:
         with self._lock:
-            running = [name for name, state in self._states.items() if state is LoopState.RUNNING]
+            running = self._running_locked()
             self._states |= dict.fromkeys(running, LoopState.ABANDONED)
-            failure = self._failures[0] if self._failures else None
-            self._failures.clear()
-        return running, failure
+            return running, self._take_first_failure_locked()
 
     def _raise_first_failure(self) -> None:
         with self._lock:
-            failure = self._failures[0] if self._failures else None
-            self._failures.clear()
+            failure = self._take_first_failure_locked()
         if failure is not None:
             raise failure
 
+    def _take_first_failure_locked(self) -> SupervisorError | None:
+        failure = self._failures[0] if self._failures else None
+        self._failures.clear()
+        return failure
+
     def _running(self) -> list[str]:
         with self._lock:
-            return [name for name, state in self._states.items() if state is LoopState.RUNNING]
+            return self._running_locked()
+
+    def _running_locked(self) -> list[str]:
+        return [name for name, state in self._states.items() if state is LoopState.RUNNING]
 
     @contextmanager
     def _inbox(self) -> Generator[_Inbox]:

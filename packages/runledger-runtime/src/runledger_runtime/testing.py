@@ -14,6 +14,7 @@ from uuid import UUID
 from psycopg_pool import ConnectionPool
 
 from runledger_core import JobFailure, UnavailableError, check_int
+from runledger_core.limits import INT32_MAX
 from runledger_postgres.lifecycle import (
     ClaimedJob,
     ClaimRequest,
@@ -32,7 +33,6 @@ from .worker._book import LeaseBook
 from .worker._execution import Execution, Outcome
 from .worker._settling import Batch, Settling
 
-_INT32_MAX: Final = 2**31 - 1
 # Longer than any test: nobody renews it.
 _LEASE_SECONDS: Final = 3_600
 _BUSY_SECONDS: Final = 5.0
@@ -133,7 +133,7 @@ def drain(
         ValidationError: An `input.*` code for the limit.
     """
     if limit is not None:
-        check_int(limit, field="limit", minimum=1, maximum=_INT32_MAX)
+        check_int(limit, field="limit", minimum=1, maximum=INT32_MAX)
     registry = catalog.to_registry() if isinstance(catalog, JobCatalog) else catalog
     connections = EngineConnections(pool)
     try:

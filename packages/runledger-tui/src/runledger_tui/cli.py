@@ -13,10 +13,16 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from runledger_core import NotFoundError, RunledgerError, Scope, UnavailableError, ValidationError
+from runledger_core import (
+    NotFoundError,
+    RunledgerError,
+    Scope,
+    UnavailableError,
+    ValidationError,
+    visible_text,
+)
 
 from . import __version__
-from .format import clean
 
 _FAILED: Final = 1
 _INTERRUPTED: Final = 130
@@ -38,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _print_snapshot(arguments)
     except RunledgerError as error:
-        print(f"runledger-tui: {clean(str(error))}", file=sys.stderr)  # noqa: T201  # a command
+        print(f"runledger-tui: {visible_text(str(error))}", file=sys.stderr)  # noqa: T201  # a command
         return _FAILED
     except BrokenPipeError:
         # Who reads has seen enough; Python would flush, and complain, once more at exit.
@@ -105,7 +111,7 @@ def _has_entries(directory: Path) -> bool:
 
 
 def _print_notice(sentence: str) -> None:
-    print(f"runledger-tui: {clean(sentence)}", file=sys.stderr)  # noqa: T201  # a command
+    print(f"runledger-tui: {visible_text(sentence)}", file=sys.stderr)  # noqa: T201  # a command
 
 
 def _prepare_streams() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 import psycopg
@@ -90,11 +90,11 @@ def _read(
     connection: psycopg.Connection[tuple[Any, ...]], scope: Scope, *, check_schema: bool
 ) -> Snapshot:
     settings = {"statement_timeout": _STATEMENT_TIMEOUT}
-    row = connection.execute(PREPARE_READ, settings).fetchone()
+    [(taken_at, *_)] = connection.execute(PREPARE_READ, settings).fetchall()
     if check_schema:
         ensure_schema_compatible(connection)
     return Snapshot(
-        row[0] if row else datetime.now(UTC),
+        taken_at,
         scope,
         counts=count_jobs_by_status_bounded(connection, scope=scope, cap=COUNT_CAP),
         oldest_waiting=oldest_waiting_jobs(connection, scope=scope),

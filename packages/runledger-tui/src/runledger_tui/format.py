@@ -1,41 +1,13 @@
-"""Values as people read them, and database text that cannot act on a terminal."""
+"""Values as people read them."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Final
 
-_REPLACEMENT: Final = "\ufffd"
 _MINUTE: Final = 60
 _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR
-
-
-def _marks() -> dict[int, str]:
-    # C0 and DEL have pictures of their own; the others become one mark.
-    marks = {code: chr(0x2400 + code) for code in range(0x20)} | {0x7F: "\u2421"}
-    unseen = [
-        *range(0x80, 0xA0),  # C1: some terminals take them for ESC and a letter
-        0x061C,  # these and the next two ranges turn the direction of what follows
-        *range(0x200E, 0x2010),
-        *range(0x202A, 0x202F),
-        *range(0x2066, 0x206A),
-        0x2028,  # line and paragraph separators
-        0x2029,
-        0xFEFF,
-        *range(0xFFF9, 0xFFFC),
-        *range(0xD800, 0xE000),
-        *range(0xE0000, 0xE0080),  # tags: invisible copies of ASCII
-    ]
-    return marks | dict.fromkeys(unseen, _REPLACEMENT)
-
-
-_MARKS: Final = _marks()
-
-
-def clean(text: str) -> str:
-    """Return the text with every control character as a visible mark, on one line."""
-    return text.translate(_MARKS)
 
 
 def format_seconds(seconds: float) -> str:

@@ -10,11 +10,11 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from runledger_core import JobStatus, ScopeKind
+from runledger_core import JobStatus, ScopeKind, visible_text
 from runledger_postgres.workers import WorkerRecord, WorkerState
 
 from .fetch import Snapshot, is_live
-from .format import clean, format_count, format_instant, format_seconds
+from .format import format_count, format_instant, format_seconds
 
 _STYLES: Final = {
     JobStatus.PENDING: "yellow",
@@ -55,7 +55,7 @@ def render_json(snapshot: Snapshot) -> str:
             },
             "oldest_waiting": [
                 {
-                    "job_type": clean(waiting.job_type),
+                    "job_type": visible_text(waiting.job_type),
                     "job_id": str(waiting.job_id),
                     "due_at": waiting.due_at.isoformat(),
                     "waiting_seconds": round(waiting.waiting_seconds, 3),
@@ -70,11 +70,11 @@ def render_json(snapshot: Snapshot) -> str:
 
 def _worker_json(worker: WorkerRecord) -> dict[str, object]:
     return {
-        "worker_id": clean(worker.worker_id),
-        "host": clean(worker.host),
+        "worker_id": visible_text(worker.worker_id),
+        "host": visible_text(worker.host),
         "pid": worker.pid,
-        "version": clean(worker.version),
-        "job_types": [clean(job_type) for job_type in worker.job_types],
+        "version": visible_text(worker.version),
+        "job_types": [visible_text(job_type) for job_type in worker.job_types],
         "concurrency": worker.concurrency,
         "state": worker.state.value,
         "is_live": is_live(worker),
@@ -113,7 +113,7 @@ def _oldest(snapshot: Snapshot) -> RenderableType:
     table.add_column("Job", overflow="fold")
     for waiting in sorted(snapshot.oldest_waiting, key=lambda waiting: -waiting.waiting_seconds):
         table.add_row(
-            Text(clean(waiting.job_type)),
+            Text(visible_text(waiting.job_type)),
             Text(format_seconds(waiting.waiting_seconds)),
             Text(str(waiting.job_id)),
         )
@@ -133,12 +133,12 @@ def _workers(snapshot: Snapshot) -> RenderableType:
     table.add_column("Job types", overflow="fold")
     for worker in snapshot.workers:
         table.add_row(
-            Text(clean(worker.worker_id)),
-            Text(f"{clean(worker.host)}:{worker.pid}"),
+            Text(visible_text(worker.worker_id)),
+            Text(f"{visible_text(worker.host)}:{worker.pid}"),
             _worker_state(worker),
             Text(f"{format_seconds(worker.seconds_since_seen)} ago"),
             Text(f"{worker.concurrency:,}"),
-            Text(clean(", ".join(worker.job_types))),
+            Text(visible_text(", ".join(worker.job_types))),
         )
     return table
 

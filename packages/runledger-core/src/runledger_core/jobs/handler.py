@@ -71,6 +71,8 @@ class JobContext(ABC):
     cancelled, `cancelled` is set and work on `connection()` is cancelled; a handler that goes on
     keeps its thread, while its later reports are refused and its job may run elsewhere.
 
+    `progress`, `log` and `connection` raise `JobCancelled` once the handler should stop.
+
     Attributes:
         job_id: The job.
         job_type: Its type.
@@ -125,25 +127,35 @@ class JobContext(ABC):
             checkpoint: State that the next attempt receives.
 
         Raises:
-            ValidationError: An `input.*` code; nothing is stored then.
+            ValidationError: An `input.*` code, or `job.invalid_progress` if it is beyond its total
+                once merged with what is stored; nothing is stored then.
             ForbiddenError: `job.lease_owner_mismatch` if the lease is lost.
+            JobCancelled: The handler should stop.
         """
 
     @abstractmethod
     def log(self, level: str, message: str, /, **fields: JsonInput) -> None:
-        """Add a line to the job's stored log.
+        """Add a line to the job's stored log; it is dropped if the lease is lost.
 
         Args:
-            level: Such as `INFO`.
-            message: Text of the line.
-            **fields: Values stored beside the text.
+            level: Such as `INFO`; free text of at most `Limits.identifier_characters`.
+            message: Text of the line, cut to `Limits.error_message_bytes`.
+            **fields: Values stored beside the text, at most `Limits.log_payload_bytes` of JSON.
+
+        Raises:
+            ValidationError: An `input.*` code; nothing is stored then.
+            JobCancelled: The handler should stop.
         """
 
     @abstractmethod
     def connection(self) -> AbstractContextManager["psycopg.Connection"]:
         """Lend a connection of the application's pool, of the kind that pool makes.
 
-        Its running statement is cancelled when the handler should stop. It is reset on return.
+        What it did is committed after the block, and rolled back if the block raises. A running
+        statement is cancelled when the handler should stop. Settings are reset on return.
+
+        Raises:
+            JobCancelled: The handler should stop.
         """
 
     def raise_if_cancelled(self) -> None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import Final, TypedDict, TypeVar
+from typing import TypedDict, TypeVar
 
 from runledger_core import JobDefinitionSpec, JobType, ValidationError, check_bool, check_int
+from runledger_core.limits import INT32_MAX, INT32_MIN
 
 from ..errors import CatalogError
 
 ValueT = TypeVar("ValueT")
-
-_INT32_MIN: Final = -(2**31)
-_INT32_MAX: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +126,9 @@ def check_value(name: str, value: object) -> None:
         case "enabled":
             check_bool(value, field=name)
         case "priority":
-            check_int(value, field=name, minimum=_INT32_MIN, maximum=_INT32_MAX)
+            check_int(value, field=name, minimum=INT32_MIN, maximum=INT32_MAX)
         case _:
-            check_int(value, field=name, minimum=1, maximum=_INT32_MAX)
+            check_int(value, field=name, minimum=1, maximum=INT32_MAX)
 
 
 class JobCatalogSyncScope:

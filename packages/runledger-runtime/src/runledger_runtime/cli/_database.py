@@ -14,12 +14,17 @@ import click
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from runledger_core import NotFoundError, RunledgerError, UnavailableError, ValidationError
+from runledger_core import (
+    NotFoundError,
+    RunledgerError,
+    UnavailableError,
+    ValidationError,
+    visible_text,
+)
 from runledger_postgres import ensure_schema_compatible
 from runledger_postgres.embedded import EmbeddedServer
 
 from ._errors import CommandFailure
-from ._text import visible
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -170,10 +175,11 @@ def connection_failure(error: psycopg.Error) -> CommandFailure:
 @contextmanager
 def embedded_server(directory: Path) -> Generator[EmbeddedServer]:
     """Start or reuse the server of a folder for the length of the block."""
-    server = EmbeddedServer(
-        directory, on_notice=lambda sentence: click.echo(f"note: {visible(sentence)}", err=True)
-    )
-    with server:
+
+    def tell(sentence: str) -> None:
+        click.echo(f"note: {visible_text(sentence)}", err=True)
+
+    with EmbeddedServer(directory, on_notice=tell) as server:
         yield server
 
 

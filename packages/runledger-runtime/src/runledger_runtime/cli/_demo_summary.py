@@ -6,7 +6,7 @@ import importlib.util
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -94,14 +94,14 @@ def print_summary(summary: Summary, say: Callable[[str], None]) -> None:
         f" {summary.retries} failures that were tried again, {summary.dead_lettered} that were"
         f" given up, {summary.canceled_attempts} canceled"
     )
-    sum_ = (
-        f"{summary.enqueued} = {summary.succeeded} + {summary.dead_lettered} + {summary.canceled}"
-    )
     if not summary.problems():
-        say(f"     counted in the database, it adds up: {sum_}")
+        say(
+            f"     counted in the database, it adds up: {summary.enqueued} = {summary.succeeded}"
+            f" + {summary.dead_lettered} + {summary.canceled}"
+        )
 
 
-def next_commands(directory: Path | None, dead_letter_id: str | None) -> Sequence[str]:
+def next_commands(directory: Path | None, dead_letter_id: str | None) -> list[str]:
     """Return lines that say how to look at what the demo left behind."""
     here = _prefix()
     where = (

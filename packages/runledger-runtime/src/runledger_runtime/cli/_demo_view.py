@@ -14,11 +14,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from runledger_core import JobStatus
+from runledger_core import JobStatus, visible_text
 from runledger_postgres import JobSummary
 
 from ._output import STATUS_STYLES
-from ._text import visible
 
 _SHOWN_EVENTS: Final = 8
 _SHOWN_RUNNING: Final = 6
@@ -120,7 +119,7 @@ class _PlainView:
             )
 
     def _print(self, sentence: str, at_seconds: float) -> None:
-        self._console.print(f"[{at_seconds:5.1f} s] {visible(sentence)}", soft_wrap=True)
+        self._console.print(f"[{at_seconds:5.1f} s] {visible_text(sentence)}", soft_wrap=True)
 
 
 class _LiveView:
@@ -136,7 +135,7 @@ class _LiveView:
     def tell(self, sentence: str, *, at_seconds: float) -> None:
         style = next((style for word, style in _EVENT_STYLES.items() if word in sentence), "")
         line = Text().append(f"{at_seconds:5.1f} s  ", style="dim")
-        self._events.append(line.append(visible(sentence), style=style))
+        self._events.append(line.append(visible_text(sentence), style=style))
 
     def draw(self, jobs: Sequence[JobSummary], *, at_seconds: float) -> None:
         self._jobs, self._at_seconds = jobs, at_seconds
@@ -166,7 +165,7 @@ class _LiveView:
                 Text(str(counts[job_type, status] or "·"), style=STATUS_STYLES[status])
                 for status in _WORDS
             )
-            table.add_row(Text(visible(job_type)), *cells)
+            table.add_row(Text(visible_text(job_type)), *cells)
         return table
 
     def _running(self) -> RenderableType:

@@ -8,9 +8,7 @@ from typing import IO, Any, Final
 
 import click
 
-from runledger_core import RunledgerError
-
-from ._text import visible
+from runledger_core import RunledgerError, visible_text
 
 MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -79,10 +77,10 @@ class CommandFailure(click.ClickException):
     def show(self, file: IO[Any] | None = None) -> None:
         """Print the error, and the next step if there is one."""
         del file
-        click.echo(f"error: {visible(str(self.error))}", err=True)
+        click.echo(f"error: {visible_text(str(self.error))}", err=True)
         # Storage errors have one; it tells a database administrator more than our words.
         sqlstate: object = getattr(self.error, "sqlstate", None)
         if sqlstate is not None:
             click.echo(f" info: the database answered with SQLSTATE {sqlstate}", err=True)
         if self.next_step is not None:
-            click.echo(f" next: {visible(self.next_step)}", err=True)
+            click.echo(f" next: {visible_text(self.next_step)}", err=True)

@@ -140,9 +140,8 @@ def _change_named(verb: _Verb, connection: psycopg.Connection, choice: _Choice) 
     job_ids = list(dict.fromkeys(choice.job_ids))
     verdicts = verb.change(connection, job_ids, scope=choice.scope, reason=choice.reason)
     if choice.as_json:
-        print_json(
-            {"jobs": {str(id_): verdict for id_, verdict in zip(job_ids, verdicts, strict=True)}}
-        )
+        names = map(str, job_ids)
+        print_json({"jobs": dict(zip(names, verdicts, strict=True))})
     else:
         for job_id, verdict in zip(job_ids, verdicts, strict=True):
             click.echo(f"{job_id} {_SENTENCES.get(verdict, verb.done)}")
@@ -154,7 +153,6 @@ def _change_named(verb: _Verb, connection: psycopg.Connection, choice: _Choice) 
 
 
 def _change_chosen(verb: _Verb, connection: psycopg.Connection, choice: _Choice) -> None:
-    # SQLAlchemy comes with them.
     from runledger_postgres import count_jobs, list_jobs  # noqa: PLC0415  # brings SQLAlchemy
 
     statuses = choice.statuses or [status.value for status in verb.default]

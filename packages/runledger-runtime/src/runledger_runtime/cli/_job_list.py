@@ -11,7 +11,7 @@ import click
 from runledger_core import JobStatus, Scope
 
 from ._database import Target, database_options
-from ._output import NOTHING, print_json, print_table, row_to_json, show_distance, show_value
+from ._output import print_json, print_table, row_to_json, show_distance, show_value
 from ._scope import scope_options
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ def make_filter(
     scope: Scope, statuses: Sequence[str], *, job_type: str | None, type_contains: str | None
 ) -> JobFilter:
     """Return the filter of these options."""
-    # SQLAlchemy comes with it, which no other verb needs.
     from runledger_postgres import JobFilter  # noqa: PLC0415  # brings SQLAlchemy
 
     return JobFilter(
@@ -116,13 +115,6 @@ def _row(job: JobSummary) -> tuple[str, ...]:
 def _attempt(job: JobSummary) -> str:
     text = f"{job.attempt}/{job.max_attempts}"
     return text if job.run_number == 1 else f"{text} run {job.run_number}"
-
-
-def show_progress(done: int | None, total: int | None) -> str:
-    """Return progress as it fits a cell."""
-    if done is None and total is None:
-        return NOTHING
-    return f"{done or 0}/{'?' if total is None else total}"
 
 
 def _when(job: JobSummary) -> str:

@@ -7,7 +7,8 @@ from uuid import UUID
 
 import click
 
-from runledger_core import JsonValue, NotFoundError, Scope, Unset
+from runledger_core import JsonValue, NotFoundError, Scope, Unset, visible_text
+from runledger_core.limits import INT64_MAX
 from runledger_postgres import (
     JobAttemptRecord,
     JobEventCursor,
@@ -19,7 +20,6 @@ from runledger_postgres import (
 )
 
 from ._database import Target, database_options
-from ._job_list import show_progress
 from ._output import (
     NOTHING,
     print_heading,
@@ -27,10 +27,11 @@ from ._output import (
     print_table,
     row_to_json,
     show_instant,
+    show_progress,
     show_value,
 )
 from ._scope import scope_options
-from ._text import json_block, json_line, visible
+from ._text import json_block, json_line
 
 # The newest; somebody who needs more has SQL.
 _HISTORY: Final = 200
@@ -50,7 +51,7 @@ def show(job_id: UUID, *, scope: Scope, as_json: bool, target: Target) -> None:
         if job is None:
             raise NotFoundError("job.not_found", "no such job in this scope", field="job_id")
         attempts = list_job_attempts(
-            connection, job_id, scope=scope, limit=_HISTORY, before=2**63 - 1
+            connection, job_id, scope=scope, limit=_HISTORY, before=INT64_MAX
         )
         events = list_job_events(
             connection, job_id, scope=scope, limit=_HISTORY, before=JobEventCursor.END
@@ -108,7 +109,7 @@ def _print_job(job: JobRecord) -> None:
     shown = {name: text for name, text in lines.items() if text is not None and text != NOTHING}
     width = max(len(name) for name in shown)
     for name, text in shown.items():
-        click.echo(f"{name.ljust(width)}  {visible(text)}")
+        click.echo(f"{name.ljust(width)}  {visible_text(text)}")
 
 
 def _print_bodies(job: JobRecord) -> None:

@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Final
 
-from ._text import visible
+from runledger_core import visible_text
 
 _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
 
@@ -27,7 +27,7 @@ class LineFormatter(logging.Formatter):
         extras = (
             f" {name}={value}" for name, value in record.__dict__.items() if name not in _STANDARD
         )
-        return visible(super().formatMessage(record) + "".join(extras))
+        return visible_text(super().formatMessage(record) + "".join(extras))
 
 
 def log_to_stderr(level: str) -> None:

@@ -34,7 +34,7 @@ class _Verbs(click.Group):
         try:
             command: click.Command = import_module(f"{__package__}.{cmd_name}").command
         except ImportError as error:
-            raise CommandFailure(*_missing_package(error)) from error
+            raise CommandFailure(_missing_package(error)) from error
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -53,7 +53,7 @@ class _Verbs(click.Group):
             raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
 
 
-def _missing_package(error: ImportError) -> tuple[RunledgerError]:
+def _missing_package(error: ImportError) -> UnavailableError:
     # psycopg without its C parts looks for the system's libpq when it is imported.
     if "pq wrapper" in str(error):
         what, how = "the PostgreSQL client library libpq", "'runledger-postgres[binary]'"
@@ -61,7 +61,7 @@ def _missing_package(error: ImportError) -> tuple[RunledgerError]:
         raise error
     else:
         what, how = f"the package {error.name}", "'runledger-runtime'"
-    return (UnavailableError("cli.missing_package", f"{what} is missing: pip install {how}"),)
+    return UnavailableError("cli.missing_package", f"{what} is missing: pip install {how}")
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})

@@ -12,9 +12,9 @@ from uuid import UUID
 
 import click
 
-from runledger_core import JsonInput, JsonValue, Unset
+from runledger_core import JsonInput, JsonValue, Unset, visible_text
 
-from ._text import json_line, visible
+from ._text import json_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,7 +54,7 @@ def print_table(
         flexible: Titles of the columns that a narrow terminal shortens.
         wraps: Wrap the cells of those instead of cutting them.
     """
-    cells = [[visible(cell) for cell in row] for row in rows]
+    cells = [[visible_text(cell) for cell in row] for row in rows]
     # On a narrow terminal too: it wraps lines, while cut columns would tell nothing.
     if sys.stdout.isatty() and shutil.get_terminal_size().columns >= _WIDE_ENOUGH:
         _print_rich_table(headers, cells, flexible, wraps=wraps)
@@ -100,6 +100,13 @@ def show_distance(instant: datetime | None) -> str:
 def show_value(value: object) -> str:
     """Return a value for a cell; what is absent is a dash."""
     return NOTHING if value is None else str(value)
+
+
+def show_progress(done: int | None, total: int | None) -> str:
+    """Return progress as it fits a cell."""
+    if done is None and total is None:
+        return NOTHING
+    return f"{done or 0}/{'?' if total is None else total}"
 
 
 # Any: a dataclass instance has no better type.

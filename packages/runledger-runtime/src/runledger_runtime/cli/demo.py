@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn
 import click
 from psycopg_pool import ConnectionPool
 
-from runledger_core import InternalError, JobStatus, RunledgerError
+from runledger_core import InternalError, JobStatus, RunledgerError, visible_text
 from runledger_postgres import connect_pool, migrate
 
 from ..config import JobsConfig
@@ -27,7 +27,6 @@ from ._demo_script import Script
 from ._demo_summary import Summary, next_commands, print_summary, summarize
 from ._demo_view import Changes, open_view
 from ._output import make_console, print_json
-from ._text import visible
 
 _CONCURRENCY: Final = 6
 _LOOK_SECONDS: Final = 0.2
@@ -71,14 +70,14 @@ def command(directory: Path | None, database_url: str | None, *, as_json: bool) 
         problems = summary.problems()
         if problems:
             raise InternalError("cli.demo_failed", "; ".join(problems))
-    _say("", as_json=as_json)
-    _say("Look at what it left:", as_json=as_json)
+    _say("", to_stderr=as_json)
+    _say("Look at what it left:", to_stderr=as_json)
     for line in next_commands(kept, dead_letter_id):
-        _say(line, as_json=as_json)
+        _say(line, to_stderr=as_json)
 
 
-def _say(line: str, *, as_json: bool = False) -> None:
-    click.echo(visible(line), err=as_json)
+def _say(line: str, *, to_stderr: bool) -> None:
+    click.echo(visible_text(line), err=to_stderr)
 
 
 def _open_database(
@@ -88,7 +87,7 @@ def _open_database(
         return stack.enter_context(Target(database_url, None).dsn()), None
     is_new = directory is None
     kept = _fresh_directory() if directory is None else directory
-    click.echo(f"starting PostgreSQL in {visible(str(kept))}", err=True)
+    click.echo(f"starting PostgreSQL in {visible_text(str(kept))}", err=True)
     try:
         server = stack.enter_context(embedded_server(kept))
     except RunledgerError:
@@ -130,7 +129,7 @@ def _show(pool: ConnectionPool[Any], *, to_stderr: bool) -> tuple[Summary, str |
         raise
     supervisor.shutdown_with_timeout(_STOP_SECONDS)
     summary = summarize(pool, script, witness)
-    print_summary(summary, lambda line: _say(line, as_json=to_stderr))
+    print_summary(summary, lambda line: _say(line, to_stderr=to_stderr))
     dead = (str(job.id) for job in script.jobs() if job.status is JobStatus.DEAD_LETTERED)
     return summary, next(dead, None)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
+from runledger_core import visible_text
 from runledger_postgres import migrate, migration_script
 
 from ._database import Target, database_options
-from ._text import visible
 
 
 @click.command("migrate")
@@ -36,7 +36,7 @@ def command(mode: str | None, target: Target) -> None:
 def _migrate(target: Target) -> None:
     with target.connect(may_create=True, checks_schema=False) as connection:
         applied = migrate(
-            connection, on_progress=lambda name: click.echo(f"applying {visible(name)}")
+            connection, on_progress=lambda name: click.echo(f"applying {visible_text(name)}")
         )
     if applied:
         click.echo(f"the schema is current: {len(applied)} migrations applied")

@@ -12,6 +12,7 @@ from typing import Any, Final, NoReturn, Self
 
 import click
 
+from runledger_core import visible_text
 from runledger_postgres import connect_pool, ensure_schema_compatible
 
 from ..catalog import JobCatalog
@@ -22,7 +23,6 @@ from ._app import load_catalog
 from ._database import Target, connect, database_options
 from ._errors import EXIT_UNSETTLED
 from ._log import flush_logs, log_to_stderr
-from ._text import visible
 
 # Handlers borrow connections for moments; the engine has its own.
 _POOL_CONNECTIONS: Final = 10
@@ -150,6 +150,6 @@ class _EarlySignals:
 
 def _leave(error: SupervisorError) -> NoReturn:
     # Handler threads still run: an orderly exit would wait for what they hold.
-    click.echo(f"error: {visible(str(error))}", err=True)
+    click.echo(f"error: {visible_text(str(error))}", err=True)
     flush_logs()
     os._exit(EXIT_UNSETTLED)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
-from typing import Final
+from typing import Final, TypeAlias
 
 from runledger_core import (
     CancelReason,
@@ -28,7 +29,7 @@ _CAUSES: Final = 8
 _TEXT_BYTES: Final = 2_048
 _TRACEBACK_BYTES: Final = 32_768
 
-Handler = Callable[[JobContext, JsonValue], object]
+Handler: TypeAlias = Callable[[JobContext, JsonValue], object]
 
 
 def run_attempt(execution: Execution, handler: Handler) -> tuple[Ending, Outcome | None]:
@@ -54,16 +55,31 @@ def timeout_failure(execution: Execution) -> JobFailure:
 def _call(execution: Execution, handler: Handler) -> tuple[JobCompletion | JobFailure, str | None]:
     try:
         returned = handler(WorkerJobContext(execution), execution.job.payload)
-    except JobFailure as failure:
-        return failure, None
+        return _checked(returned), None
     except BaseException as error:  # noqa: BLE001  # every exit of a handler is an outcome
-        return _failure_of(error), describe_exception(error)
+        return _caught(error)
+
+
+def _checked(returned: object) -> JobCompletion | JobFailure:
+    # By its own class and complete: a subclass may have forgotten to initialise it.
     if returned is None:
-        return JobCompletion.success(), None
-    if isinstance(returned, (JobCompletion, JobFailure)):
-        return returned, None
+        return JobCompletion.success()
+    if isinstance(returned, JobFailure):
+        return JobFailure(returned.kind, returned.code, returned.message)
+    if isinstance(returned, JobCompletion):
+        return replace(returned)
     name = type(returned).__name__
-    return JobFailure.terminal("job.invalid_handler_result", f"the handler returned {name}"), None
+    return JobFailure.terminal("job.invalid_handler_result", f"the handler returned {name}")
+
+
+def _caught(error: BaseException) -> tuple[JobFailure, str | None]:
+    try:
+        if isinstance(error, JobFailure):
+            return JobFailure(error.kind, error.code, error.message), None
+        return _failure_of(error), describe_exception(error)
+    except BaseException:  # noqa: BLE001  # an exception whose own attributes raise
+        name = type(error).__name__
+        return JobFailure.panicked("job.handler_panic", f"{name}, which cannot be described"), None
 
 
 def _failure_of(error: BaseException) -> JobFailure:
@@ -85,10 +101,7 @@ def _is_of_output(error: ValidationError) -> bool:
 
 
 def describe_exception(error: BaseException) -> str:
-    """Return a bounded traceback: head and tail frames, a few causes, cut texts.
-
-    Never raises, whatever the exception's own methods do.
-    """
+    """Return a bounded traceback: head and tail frames, a few causes, cut texts."""
     parts: list[str] = []
     seen: set[int] = set()
     current: BaseException | None = error

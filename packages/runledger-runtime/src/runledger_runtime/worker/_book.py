@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
+from typing import Final
 from uuid import UUID
 
+from runledger_core import JobLease
+
 from ._execution import Execution
+
+_MOST_ABANDONED: Final = 10_000
 
 
 class LeaseBook:
@@ -15,6 +21,8 @@ class LeaseBook:
         """Start empty."""
         self._lock = threading.Lock()
         self._executions: dict[UUID, Execution] = {}
+        # Leases of ours that run out; finding one of them again must not start its job again.
+        self._abandoned: deque[JobLease] = deque(maxlen=_MOST_ABANDONED)
 
     def __len__(self) -> int:
         """How many leases are held."""
@@ -32,6 +40,18 @@ class LeaseBook:
             # A later claim of the same job by this worker has its own entry.
             if self._executions.get(execution.job.id) is execution:
                 del self._executions[execution.job.id]
+
+    def abandon(self, execution: Execution) -> None:
+        """Let a lease run out: it is not renewed, and its job is not started again by us."""
+        with self._lock:
+            self._abandoned.append(execution.job.lease)
+        self.close(execution)
+
+    def leases(self) -> list[JobLease]:
+        """Return every lease that is known here: held, or left to run out."""
+        with self._lock:
+            held = [execution.job.lease for execution in self._executions.values()]
+            return [*held, *self._abandoned]
 
     def executions(self) -> list[Execution]:
         """Return those that are held now."""

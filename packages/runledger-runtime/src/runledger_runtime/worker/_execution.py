@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
@@ -30,11 +30,10 @@ from runledger_core import (
 from runledger_postgres.jobs import insert_claim_log
 from runledger_postgres.lifecycle import ClaimedJob, update_job_progress
 
+from ._loan import Loan
+
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
-
-_DISCARD: Final = "DISCARD ALL"
-_CANCEL_SECONDS: Final = 5.0
 
 
 class ExecutionState(Enum):
@@ -87,7 +86,7 @@ class Execution:
         self.lease_ends_at = lease_ends_at
         self._lock = threading.Lock()
         self._state = ExecutionState.RUNNING
-        self._connections: list[psycopg.Connection[Any]] = []
+        self._lent: list[Loan] = []
 
     @property
     def state(self) -> ExecutionState:
@@ -115,34 +114,29 @@ class Execution:
             self.cancel_reason = reason
             self.told_at = time.monotonic()
             self.cancelled.set()
-            lent = list(self._connections)
-        for connection in lent:
+            lent = list(self._lent)
+        for loan in lent:
             # On a thread of its own: who tells may have leases to keep.
             threading.Thread(
-                target=_cancel_statement,
-                args=(connection,),
-                name="runledger-cancel",
-                daemon=True,
+                target=loan.cancel_statement, name="runledger-cancel", daemon=True
             ).start()
 
     @contextmanager
     def lend(self) -> Generator[psycopg.Connection[Any]]:
         """Lend a connection of the user's pool, cancelled with the handler, reset on return."""
         with self.pool.connection() as connection:
+            loan = Loan(connection, self.pool)
             with self._lock:
                 refuse_ended(self)
-                self._connections.append(connection)
+                self._lent.append(loan)
             try:
-                yield connection
+                # Committed after the block, rolled back if it raises, as the pool itself does.
+                with connection:
+                    yield connection
             finally:
                 with self._lock:
-                    self._connections.remove(connection)
-                _reset(connection, self.pool)
-
-
-def _cancel_statement(connection: psycopg.Connection[Any]) -> None:
-    with suppress(psycopg.Error):
-        connection.cancel_safe(timeout=_CANCEL_SECONDS)
+                    self._lent.remove(loan)
+                loan.end()
 
 
 def refuse_ended(execution: Execution) -> None:
@@ -155,23 +149,6 @@ def refuse_ended(execution: Execution) -> None:
         raise JobCancelled(execution.cancel_reason or CancelReason.CANCELED)
     if execution.state is not ExecutionState.RUNNING:
         raise JobCancelled(CancelReason.LEASE_LOST)
-
-
-def _reset(connection: psycopg.Connection[Any], pool: ConnectionPool[Any]) -> None:
-    # psycopg_pool rolls back but leaves settings, LISTEN, temporary tables and advisory locks.
-    if connection.closed:
-        return
-    try:
-        connection.rollback()
-        was_autocommit = connection.autocommit
-        connection.autocommit = True
-        connection.execute(_DISCARD)
-        connection.autocommit = was_autocommit
-        configure = pool._configure  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # DISCARD ALL undid what it set
-        if configure is not None:
-            configure(connection)
-    except psycopg.Error:
-        connection.close()
 
 
 class WorkerJobContext(JobContext):

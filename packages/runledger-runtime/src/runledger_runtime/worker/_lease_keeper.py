@@ -7,13 +7,12 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-import psycopg
-
-from runledger_core import CancelReason, RunledgerError
+from runledger_core import CancelReason
 from runledger_postgres import workers
+from runledger_postgres.errors import QueryError
 from runledger_postgres.lifecycle import HeartbeatVerdict, heartbeat_jobs
 
 from .._version import __version__
@@ -22,7 +21,7 @@ from ..engine import Connection, EngineConnections
 from ._book import LeaseBook
 from ._execution import Execution, ExecutionState
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class LeaseKeeper(threading.Thread):
@@ -41,8 +40,9 @@ class LeaseKeeper(threading.Thread):
         job_types: Sequence[str],
         concurrency: int,
         lease_ttl_seconds: int,
+        state: Callable[[], workers.WorkerState],
     ) -> None:
-        """Prepare the thread; `start()` begins to beat."""
+        """Prepare the thread; `start()` begins to beat, and asks for the state at each beat."""
         super().__init__(name="runledger-lease-keeper", daemon=True)
         self._book = book
         self._connections = connections
@@ -50,37 +50,47 @@ class LeaseKeeper(threading.Thread):
         self._job_types = list(job_types)
         self._concurrency = concurrency
         self._ttl = lease_ttl_seconds
-        self._finished = threading.Event()
+        self._state = state
+        self._is_finished = False
+        self._wake = threading.Event()
         self._connection: Connection | None = None
-        self.state = workers.WorkerState.RUNNING
 
     def finish(self) -> None:
         """Stop beating and remove the worker's row."""
-        self._finished.set()
+        self._is_finished = True
+        self._wake.set()
         self.join(timeout=5.0)
+
+    def beat_soon(self) -> None:
+        """Beat now, from any thread: something may have happened to a lease."""
+        self._wake.set()
 
     def run(self) -> None:
         """Beat until finished; never ends by an error."""
         wait = 0.0
         outage = Outage()
-        while not self._finished.wait(wait):
+        while True:
+            self._wake.wait(wait)
+            self._wake.clear()
+            if self._is_finished:
+                break
             try:
-                busy = self._beat(self._book.executions())
+                is_any_busy = self._beat(self._book.executions())
                 self._record()
-            except (RunledgerError, psycopg.Error):
+            except Exception:  # noqa: BLE001  # `configure` and callables of the user's, too
                 self._drop_connection()
                 step = outage.failed()
                 # A lease is short: try often enough to save it.
                 wait = min(step.delay_seconds, self._ttl / 10)
                 if step.is_worth_logging:
-                    logger.warning(
+                    _logger.warning(
                         "heartbeats wait for the database", extra={"failures": step.failures}
                     )
                 self._tell_expired()
                 continue
             outage.ended()
-            wait = self._ttl / 30 if busy else self._ttl / 3
-        with suppress(RunledgerError, psycopg.Error):
+            wait = self._ttl / 30 if is_any_busy else self._ttl / 3
+        with suppress(Exception):
             workers.remove_worker(self._open(), self._worker_id)
         self._drop_connection()
 
@@ -89,25 +99,48 @@ class LeaseKeeper(threading.Thread):
         if not executions:
             return False
         asked_at = time.monotonic()
-        connection = self._open()
-        with self._connections.deadline(connection, max(1.0, self._ttl / 3)):
-            verdicts = heartbeat_jobs(
-                connection,
-                [execution.job.lease for execution in executions],
-                lease_ttl_seconds=self._ttl,
-            )
-        busy = False
+        try:
+            verdicts = self._renew(executions)
+        except QueryError as error:
+            if error.is_transient or len(executions) == 1:
+                raise
+            # One row that refuses must not cost the others their leases.
+            return self._beat_apart(executions)
+        is_any_busy = False
         for execution, verdict in zip(executions, verdicts, strict=True):
             match verdict:
                 case HeartbeatVerdict.RENEWED:
                     execution.lease_ends_at = asked_at + self._ttl
                 case HeartbeatVerdict.BUSY:
-                    busy = True
+                    is_any_busy = True
                 case HeartbeatVerdict.CANCELED:
                     execution.cancel(CancelReason.CANCELED)
                 case HeartbeatVerdict.LOST:
                     self._lose(execution)
-        return busy
+        return is_any_busy
+
+    def _beat_apart(self, executions: list[Execution]) -> bool:
+        is_any_busy = False
+        for execution in executions:
+            try:
+                is_any_busy |= self._beat([execution])
+            except QueryError as error:
+                if error.is_transient:
+                    raise
+                _logger.error(  # noqa: TRY400  # the driver's text may hold values
+                    "a lease cannot be renewed",
+                    extra={"job_id": str(execution.job.id), "code": error.code},
+                )
+        return is_any_busy
+
+    def _renew(self, executions: list[Execution]) -> list[HeartbeatVerdict]:
+        connection = self._open()
+        with self._connections.deadline(connection, max(1.0, self._ttl / 3)):
+            return heartbeat_jobs(
+                connection,
+                [execution.job.lease for execution in executions],
+                lease_ttl_seconds=self._ttl,
+            )
 
     def _record(self) -> None:
         connection = self._open()
@@ -121,7 +154,7 @@ class LeaseKeeper(threading.Thread):
                     version=__version__,
                     job_types=self._job_types,
                     concurrency=self._concurrency,
-                    state=self.state,
+                    state=self._state(),
                 ),
             )
 
@@ -134,7 +167,7 @@ class LeaseKeeper(threading.Thread):
     def _lose(self, execution: Execution) -> None:
         # An ended attempt whose outcome was stored meanwhile looks lost too.
         if execution.state is ExecutionState.RUNNING:
-            logger.warning("lease lost", extra={"job_id": str(execution.job.id)})
+            _logger.warning("lease lost", extra={"job_id": str(execution.job.id)})
             execution.cancel(CancelReason.LEASE_LOST)
 
     def _open(self) -> Connection:

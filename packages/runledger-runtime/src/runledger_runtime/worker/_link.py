@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 
 from runledger_core import JobLease
-from runledger_postgres.errors import QueryError, classify_query_error
+from runledger_postgres.errors import QueryError, QueryUnavailableError, classify_query_error
 from runledger_postgres.lifecycle import (
     ClaimedJob,
     ClaimRequest,
@@ -32,7 +32,7 @@ from ._settling import Batch
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _WAIT_FOR_BUSY_MS: Final = 50
 
@@ -88,8 +88,9 @@ class PumpLink:
                     connection, successes=batch.successes, failures=batch.failures, claim=claim
                 )
         except QueryError as error:
-            if claim is not None:
-                self._expect_unknown_claims(error)
+            # A refusal is an answer: the server rolled the round back.
+            if claim is not None and connection.closed:
+                self.expect_unknown_claims(error)
             raise
         self._outage.ended()
         return result
@@ -128,10 +129,9 @@ class PumpLink:
     def find_claims(self, book: LeaseBook) -> tuple[list[ClaimedJob], list[FailureEntry]]:
         """Return jobs that are leased to us and known to nobody."""
         connection = self._open()
-        known = [execution.job.lease for execution in book.executions()]
         self._claimed_at = time.monotonic()
         with self._connections.deadline(connection, self._deadline_seconds):
-            found = find_claims(connection, worker_id=self.worker_id, known=known)
+            found = find_claims(connection, worker_id=self.worker_id, known=book.leases())
         self._is_unanswered = False
         now = time.monotonic()
         self._find_at = [at for at in self._find_at if at > now]
@@ -141,7 +141,7 @@ class PumpLink:
         """Take a fresh connection, after a wait that grows with each failure."""
         step = self._outage.failed()
         if step.is_worth_logging:
-            logger.warning(
+            _logger.warning(
                 "the worker waits for the database",
                 extra={"failures": step.failures, "code": error.code},
                 exc_info=error,
@@ -155,13 +155,14 @@ class PumpLink:
             self._connection.close()
             self._connection = None
 
-    def _expect_unknown_claims(self, error: QueryError) -> None:
+    def expect_unknown_claims(self, error: QueryError) -> None:
+        """Ask for leases of ours that nobody here knows: at once, soon, and once more."""
         # The first answer may come before a delayed server got to our COMMIT: ask again, and once
         # more while the lease would still be ours to keep.
         now = time.monotonic()
         self._is_unanswered = True
         self._find_at = [now, now + 1.0, now + self._ttl / 2]
-        logger.warning("a claim's reply was lost", extra={"code": error.code})
+        _logger.warning("a claim's reply was lost", extra={"code": error.code})
 
     def _open(self) -> Connection:
         if self._connection is None or self._connection.closed:
@@ -169,4 +170,8 @@ class PumpLink:
                 self._connection = self._connections.connect("pump")
             except psycopg.Error as error:
                 raise classify_query_error(error) from error
+            except Exception as error:  # `configure` and callables of the user's
+                raise QueryUnavailableError(
+                    "db.unavailable", "a connection could not be made with the pool's settings"
+                ) from error
         return self._connection

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from runledger_core import CancelReason
 from runledger_postgres.workers import WorkerState
 
 from ..config import JobsConfig
@@ -85,6 +84,7 @@ class _Worker:
             job_types=registry.registered_types(),
             concurrency=config.max_global_concurrency,
             lease_ttl_seconds=config.lease_ttl_seconds,
+            state=self._state,
         )
         self._listener: Listener | None = None
         marks: SleepMarks | None = None
@@ -117,7 +117,6 @@ class _Worker:
             helpers.append(self._listener)
         for helper in helpers:
             helper.start()
-        self._stop.add_callback(self._drain)
         try:
             self._pump.run()
         finally:
@@ -130,15 +129,16 @@ class _Worker:
             self._direct.close()
         return LoopExit.COMPLETED if self._pump.is_unhealthy else LoopExit.SHUTDOWN
 
-    def _drain(self) -> None:
-        self._keeper.state = WorkerState.DRAINING
+    def _state(self) -> WorkerState:
+        if self._pump.is_unhealthy:
+            return WorkerState.UNHEALTHY
+        return WorkerState.DRAINING if self._stop.is_requested else WorkerState.RUNNING
 
     def _wake(self, job_type: str | None) -> None:
         if job_type is None or job_type in self._types:
             self._pump.wake()
 
     def _cancel(self, job_ids: Sequence[UUID]) -> None:
-        for job_id in job_ids:
-            execution = self._book.find(job_id)
-            if execution is not None:
-                execution.cancel(CancelReason.CANCELED)
+        # Anybody may notify: the beat asks the database whether it is so.
+        if any(self._book.find(job_id) is not None for job_id in job_ids):
+            self._keeper.beat_soon()

@@ -29,9 +29,11 @@ from ._settling import Batch, Settling
 from ._sleep import Sleep
 from ._slots import HandlerSlots
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _RELEASE_REASON: Final = "SHUTDOWN"
+# Data, integrity, limits of the program, raised by a trigger: another try would fail as well.
+_CLASSES_OF_DATA: Final = frozenset({"22", "23", "54", "P0"})
 # Far less than a commit; a job that runs alone does not wait at all.
 _LINGER_SECONDS: Final = 0.0003
 
@@ -39,7 +41,7 @@ _LINGER_SECONDS: Final = 0.0003
 class Pump:
     """Runs rounds until it is asked to stop and everything it held is stored."""
 
-    def __init__(  # the parts of one worker, wired in one place
+    def __init__(
         self,
         config: JobsConfig,
         registry: JobRegistry,
@@ -67,14 +69,10 @@ class Pump:
         self._delivered: deque[tuple[Execution, Ending, Outcome | None]] = deque()
         self._outcomes: list[Outcome] = []
         self._running = 0
+        # Handlers whose attempts were given up while their threads go on.
         self._stuck = 0
         self._window = 1
         stop.add_callback(self.wake)
-
-    @property
-    def stuck_handlers(self) -> int:
-        """Handlers whose attempts were given up while their threads go on."""
-        return self._stuck
 
     @property
     def is_unhealthy(self) -> bool:
@@ -99,7 +97,7 @@ class Pump:
                 self._gather()
                 self._linger()
                 self._hooks.advance()
-                if self._is_ending and not self._book and not self._link.has_unanswered_claim():
+                if self._is_ending and self._is_drained:
                     return
                 self._wake.wait(self._step())
         finally:
@@ -111,6 +109,10 @@ class Pump:
     @property
     def _is_ending(self) -> bool:
         return self._stop.is_requested or self.is_unhealthy
+
+    @property
+    def _is_drained(self) -> bool:
+        return not self._book and not self._link.has_unanswered_claim()
 
     def _gather(self) -> None:
         while self._delivered:
@@ -153,19 +155,23 @@ class Pump:
         try:
             if self._link.has_unknown_claims():
                 self._start(*self._link.find_claims(self._book))
+            if refused := self._settling.take_refused():
+                self._store_apart(self._settling.batch(refused))
             if outcomes or is_due:
                 self._round(outcomes, limit)
         except QueryError as error:
             self._recover(error, outcomes)
             return self._link.seconds_until_retry()
-        self._health.passed(backlog=len(self._outcomes) + len(self._settling.busy))
+        waiting = (*self._outcomes, *self._settling.busy, *self._settling.refused)
+        if not self._settling.refused:
+            self._health.passed(backlog=len(waiting))
         return self._wait_seconds()
 
     def _claimable(self) -> int:
         if self._is_ending or not self._job_types:
             return 0
         # A slot is free once its outcome is in this round; a busy outcome keeps its own.
-        used = self._running + len(self._settling.busy)
+        used = self._running + len(self._settling.busy) + len(self._settling.refused)
         free = self._config.max_global_concurrency - used
         return max(0, min(free, self._config.claim_batch_size))
 
@@ -181,6 +187,7 @@ class Pump:
                 lease_ttl_seconds=self._config.lease_ttl_seconds,
             )
         result = self._link.round(batch, claim)
+        resting = len(self._settling.busy)
         self._outcomes = self._settling.settle(batch, result.successes, result.failures)
         claimed = len(result.claimed) + len(result.undecodable)
         if claim is not None:
@@ -193,26 +200,34 @@ class Pump:
                 has_ready=result.has_ready,
                 due_in_seconds=result.due_in_seconds,
             )
-        self._wait_for_busy(outcomes, claimed)
-
-    def _wait_for_busy(self, outcomes: Sequence[Outcome], claimed: int) -> None:
-        busy = self._settling.busy
-        if len(busy) < len(outcomes) or not outcomes or claimed:
+        if claimed or len(self._settling.busy) - resting < len(outcomes):
             self._settling.rested()
-            return
-        # Pure skipping would spin: wait for the first row, then let all of them rest.
-        batch = self._settling.batch(busy)
-        self._settling.busy = []
+        elif outcomes:
+            self._wait_for_busy()
+
+    def _wait_for_busy(self) -> None:
+        """Wait for the first row, then let all of them rest: pure skipping would spin."""
+        batch = self._settling.batch(self._settling.busy)
         result = self._link.waiting_round(batch)
+        # Only now: if the round fails they are still held, and come again.
+        self._settling.busy = []
         self._outcomes += self._settling.settle(batch, result.successes, result.failures)
         if self._settling.busy:
             self._settling.rest()
 
     def _start(self, claimed: Sequence[ClaimedJob], undecodable: Sequence[FailureEntry]) -> None:
-        if claimed and self._is_ending:
-            # Not one of them was entered: each gets its attempt back.
-            self._link.release([job.lease for job in claimed], reason=_RELEASE_REASON)
-            claimed = []
+        try:
+            if claimed and self._is_ending:
+                # Not one of them was entered: each gets its attempt back.
+                self._link.release([job.lease for job in claimed], reason=_RELEASE_REASON)
+                claimed = []
+            if undecodable:
+                self._link.fail(undecodable)
+        except QueryError as error:
+            # Leased and in nobody's book, or perhaps done: ask, and they come again.
+            self._link.expect_unknown_claims(error)
+            if self._is_ending:
+                raise
         for job in claimed:
             handler = self._registry.get(job.job_type)
             execution = self._link.execution(job)
@@ -226,13 +241,12 @@ class Pump:
                 self.deliver(execution, Ending.RETURNED, Outcome(execution, failure))
             else:
                 self._slots.start(execution, handler.execute)
-        if undecodable:
-            self._link.fail(undecodable)
 
     def _recover(self, error: QueryError, outcomes: Sequence[Outcome]) -> None:
         self._health.failed(error)
         # What was settled before the error is closed; what was not comes again.
-        held = {id(outcome) for outcome in (*self._outcomes, *self._settling.busy)}
+        settling = self._settling
+        held = {id(outcome) for outcome in (*self._outcomes, *settling.busy, *settling.refused)}
         unsettled = [
             outcome
             for outcome in outcomes
@@ -242,7 +256,7 @@ class Pump:
             self._outcomes += unsettled
             self._link.lost(error)
             return
-        logger.error("a round was refused", extra={"code": error.code})
+        _logger.error("a round was refused", extra={"code": error.code})
         self._store_apart(self._settling.batch(unsettled))
 
     def _store_apart(self, batch: Batch) -> None:
@@ -262,6 +276,11 @@ class Pump:
         self._outcomes += self._settling.settle(batch, result.successes, result.failures)
 
     def _replace(self, outcome: Outcome, error: QueryError) -> None:
+        self._health.failed(error)
+        if error.sqlstate is not None and error.sqlstate[:2] not in _CLASSES_OF_DATA:
+            # The server's fault or the role's: the same outcome is stored once that is mended.
+            self._settling.put_aside(outcome, error.code)
+            return
         invalid = JobFailure.terminal("job.invalid_output", "the outcome cannot be stored")
         if outcome.result == invalid:
             self._settling.give_up(outcome, error.code)

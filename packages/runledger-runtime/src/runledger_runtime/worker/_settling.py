@@ -24,13 +24,13 @@ from runledger_postgres.lifecycle import (
     WriteVerdict,
 )
 
-from ..backoff import retry_delay_ms, spread
+from ..backoff import Outage, retry_delay_ms, spread
 from ..dead_letters import DeadLetter
 from ..registry import JobRegistry
 from ._book import LeaseBook
 from ._execution import Outcome
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _LEAST_REST_SECONDS: Final = 0.005
 _MOST_REST_SECONDS: Final = 0.25
@@ -68,6 +68,10 @@ class Settling:
         self.busy: list[Outcome] = []
         """Stored by nobody yet: another transaction held their rows."""
         self.rest_until = 0.0
+        self.refused: list[Outcome] = []
+        """Refused by the server for a reason that is not theirs; tried apart, now and then."""
+        self._refused_until = 0.0
+        self._refusals = Outage()
 
     def batch(self, outcomes: Sequence[Outcome]) -> Batch:
         """Return the entries of these outcomes, successes first."""
@@ -109,11 +113,30 @@ class Settling:
     def give_up(self, outcome: Outcome, reason: str) -> None:
         """Let a lease run out: its outcome can never be stored."""
         job = outcome.execution.job
-        logger.error(
+        _logger.error(
             "outcome cannot be stored; the lease runs out",
             extra={"job_id": str(job.id), "job_type": job.job_type, "reason": reason},
         )
-        self._book.close(outcome.execution)
+        self._book.abandon(outcome.execution)
+
+    def put_aside(self, outcome: Outcome, reason: str) -> None:
+        """Keep an outcome, and its lease, until the server takes it."""
+        self.refused.append(outcome)
+        step = self._refusals.failed()
+        self._refused_until = time.monotonic() + step.delay_seconds
+        if step.is_worth_logging:
+            job = outcome.execution.job
+            _logger.error(
+                "outcome refused by the server; kept and tried again",
+                extra={"job_id": str(job.id), "job_type": job.job_type, "reason": reason},
+            )
+
+    def take_refused(self) -> list[Outcome]:
+        """Return the outcomes put aside whose time has come."""
+        if not self.refused or time.monotonic() < self._refused_until:
+            return []
+        taken, self.refused = self.refused, []
+        return taken
 
     def rest(self) -> None:
         """Let busy outcomes rest, longer each time nothing was stored."""
@@ -121,7 +144,7 @@ class Settling:
         self._rest_seconds = min(2 * self._rest_seconds, _MOST_REST_SECONDS)
 
     def rested(self) -> None:
-        """Start over with the shortest rest: something was stored."""
+        """Start over with the shortest rest: something was stored or claimed."""
         self._rest_seconds = _LEAST_REST_SECONDS
 
     def take_busy(self) -> list[Outcome]:
@@ -166,7 +189,7 @@ class Settling:
         is_timeout = (
             isinstance(outcome.result, JobFailure) and outcome.result.kind is JobFailureKind.TIMEOUT
         )
-        logger.warning(
+        _logger.warning(
             "outcome refused: the lease was lost",
             extra={
                 "job_id": str(job.id),

@@ -69,9 +69,9 @@ class Sleep:
         if is_full:
             self._sleep(0.0)
         elif has_ready:
-            step = 0 if claimed else min(self._contended, len(_CONTENDED_SECONDS) - 1)
-            self._contended += 0 if claimed else 1
-            self._sleep(_CONTENDED_SECONDS[step])
+            self._sleep(_CONTENDED_SECONDS[min(self._contended, len(_CONTENDED_SECONDS) - 1)])
+            if not claimed:
+                self._contended += 1
         elif self._marks is not None and self._marks.take():
             # A job that committed before the marks were held has notified nobody.
             self._sleep(0.0)

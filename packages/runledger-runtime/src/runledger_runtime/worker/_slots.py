@@ -6,11 +6,12 @@ import contextvars
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
+from typing import TypeAlias
 
 from ._attempt import Handler, run_attempt
 from ._execution import Ending, Execution, Outcome
 
-Deliver = Callable[[Execution, Ending, Outcome | None], None]
+Deliver: TypeAlias = Callable[[Execution, Ending, Outcome | None], None]
 
 
 class HandlerSlots:

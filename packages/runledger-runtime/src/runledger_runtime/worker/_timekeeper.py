@@ -14,7 +14,7 @@ from ._book import LeaseBook
 from ._execution import Ending, Execution, Outcome
 from ._slots import Deliver
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 0.25
 
@@ -59,7 +59,7 @@ class Timekeeper(threading.Thread):
             return
         if now < execution.told_at + self._grace or not execution.end():
             return
-        logger.error(
+        _logger.error(
             "handler ignores its cancel token; its thread is stuck",
             extra={"job_id": str(execution.job.id), "job_type": execution.job.job_type},
         )

@@ -22,7 +22,7 @@ from runledger_postgres.wakeup import CANCEL_CHANNEL, SLEEP_MARK_CLASS, WAKE_CHA
 from ..backoff import Outage, spread
 from ..engine import Connection, EngineConnections
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _PROBE_CHANNEL: Final = "runledger_probe"
 _ECHO_SECONDS: Final = 5.0
@@ -52,12 +52,13 @@ class Listener(threading.Thread):
         self._on_cancel = on_cancel
         self._finished = threading.Event()
         self._connection: Connection | None = None
-        self.echo_sent_at: float | None = None
         self._has_warned = False
         self._outage = Outage()
         self.is_proven = False
         self.token: str | None = None
         """What the echo must say; None while not listening."""
+        self.echo_sent_at: float | None = None
+        """When it was sent, by the monotonic clock; None before."""
 
     def finish(self) -> None:
         """Stop listening."""
@@ -113,7 +114,7 @@ class Listener(threading.Thread):
             return
         if time.monotonic() - sent_at > _ECHO_SECONDS:
             self._has_warned = True
-            logger.warning(
+            _logger.warning(
                 "notifications do not arrive, so jobs are found by polling only; behind a pooler"
                 " set JOBS_DIRECT_DATABASE_URL to a direct connection, or JOBS_WAKEUPS=off"
             )
@@ -176,7 +177,7 @@ class SleepMarks:
                 self._connection = self._connections.connect("sleep marks")
             with self._connections.deadline(self._connection, _DEADLINE_SECONDS):
                 self._connection.execute(sql, parameters)  # pyright: ignore[reportArgumentType, reportCallIssue]  # literals above
-        except psycopg.Error:
+        except Exception:  # noqa: BLE001  # `configure` and callables of the user's, too
             # Without marks nobody notifies; polling goes on.
             self.close()
             self._retry_at = time.monotonic() + spread(_MARK_RETRY_SECONDS)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import psycopg
 import pytest
 from psycopg_pool import ConnectionPool
 
@@ -127,11 +125,3 @@ def look(runledger_database: TemporaryDatabase) -> Look:
         return None if row is None else row[0]
 
     return value
-
-
-@contextmanager
-def held_row(connection: psycopg.Connection[Any], job_id: object) -> Iterator[None]:
-    """Hold a job's row in a transaction of its own."""
-    with connection.transaction():
-        connection.execute("SELECT FROM runledger.job_queue WHERE id = %s FOR UPDATE", [job_id])
-        yield

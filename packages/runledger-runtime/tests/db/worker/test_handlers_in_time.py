@@ -10,7 +10,7 @@ import pytest
 from psycopg_pool import ConnectionPool
 
 from runledger_core import CancelReason, JobCancelled, JobEnqueue, JobStatus, Scope
-from runledger_postgres import enqueue_job, get_job
+from runledger_postgres import WorkerState, enqueue_job, get_job, list_workers
 from runledger_postgres.lifecycle import cancel_job, claim_jobs, complete_job_success
 from runledger_runtime.errors import LoopExit
 from runledger_runtime.health import LoopState
@@ -82,6 +82,27 @@ def test_too_many_stuck_handlers_end_the_worker(
 
     release.set()
     assert worker.exits == [LoopExit.COMPLETED]
+
+
+def test_worker_with_too_many_stuck_handlers_says_so_while_it_drains(
+    runledger_pool: ConnectionPool[Any], start_worker: Any, eventually: Eventually
+) -> None:
+    release = threading.Event()
+    worker = start_worker(
+        {"jobs.stuck": lambda *_: release.wait(60)},
+        handler_grace_seconds=0,
+        max_stuck_handlers=0,
+        lease_ttl_seconds=1,
+    )
+    enqueue_job(runledger_pool, JobEnqueue("jobs.stuck", {}, timeout_seconds=60))
+    enqueue_job(runledger_pool, JobEnqueue("jobs.stuck", {}, timeout_seconds=1))
+
+    eventually(
+        lambda: [row.state for row in list_workers(runledger_pool)] == [WorkerState.UNHEALTHY]
+    )
+
+    assert not worker.exits
+    release.set()
 
 
 def test_timeout_cancels_a_statement_on_a_lent_connection(

@@ -1,0 +1,77 @@
+"""A connection of the user's pool in a handler's hands."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+
+from ..engine import configure_as
+
+if TYPE_CHECKING:
+    from psycopg_pool import ConnectionPool
+
+# DISCARD ALL but for prepared statements: psycopg remembers which ones the server holds.
+_RESET: Final = """
+    CLOSE ALL;
+    SET SESSION AUTHORIZATION DEFAULT;
+    RESET ALL;
+    UNLISTEN *;
+    SELECT pg_advisory_unlock_all();
+    DISCARD TEMP;
+    DISCARD SEQUENCES;
+"""
+_SETTINGS: Final = (
+    "autocommit",
+    "isolation_level",
+    "read_only",
+    "deferrable",
+    "row_factory",
+    "cursor_factory",
+    "prepare_threshold",
+)
+_CANCEL_SECONDS: Final = 5.0
+
+
+class Loan:
+    """Lends a connection and takes it back as it was.
+
+    psycopg_pool rolls back what is open, but leaves settings, LISTEN, temporary tables and advisory
+    locks, and what was set on the connection object, to whoever borrows it next.
+    """
+
+    def __init__(self, connection: psycopg.Connection[Any], pool: ConnectionPool[Any]) -> None:
+        """Remember how the connection is set."""
+        self._connection = connection
+        self._pool = pool
+        self._settings = {name: getattr(connection, name) for name in _SETTINGS}
+        self._lock = threading.Lock()
+        self._is_out = True
+
+    def cancel_statement(self) -> None:
+        """Cancel what runs on the connection, unless it was given back."""
+        # The lock keeps it from its next borrower until the server has got the request.
+        with self._lock:
+            if self._is_out:
+                with suppress(psycopg.Error):
+                    self._connection.cancel_safe(timeout=_CANCEL_SECONDS)
+
+    def end(self) -> None:
+        """Undo what the borrower set; close the connection where that fails."""
+        with self._lock:
+            self._is_out = False
+        connection = self._connection
+        if connection.closed:
+            return
+        try:
+            connection.rollback()
+            connection.autocommit = True
+            # A statement for itself: several cannot be prepared.
+            connection.cursor().execute(_RESET, prepare=False)
+            configure_as(self._pool, connection)
+            for name, value in self._settings.items():
+                setattr(connection, name, value)
+        except Exception:  # noqa: BLE001  # whatever state it is in, a fresh one is better
+            connection.close()
