@@ -25,6 +25,11 @@ PAGES = [
     *sorted(ROOT.glob("docs/guides/*.md")),
     *sorted(ROOT.glob("packages/*/README.md")),
 ]
+# Pages that are a file of tests with a fixture of its own; pytest runs them, and nothing helps.
+TEST_PAGES = [
+    ROOT / "docs/guides/testing.md",
+    ROOT / "packages/runledger-test-support/README.md",
+]
 JOB_TYPE = "jobs.email.send"
 # What a worker program of a page ends with; such a block is run as a program.
 RUNS_FOR_EVER = "run_until_shutdown(timeout"
@@ -87,7 +92,12 @@ def examples(page: Path) -> list[Example]:
 
 
 @pytest.mark.parametrize(
-    "page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES if examples(page)]
+    "page",
+    [
+        pytest.param(page, id=str(page.relative_to(ROOT)))
+        for page in PAGES
+        if page not in TEST_PAGES and examples(page)
+    ],
 )
 def test_python_of_a_page_runs(page, pool, runledger_database):
     blocks = examples(page)
@@ -100,3 +110,23 @@ def test_python_of_a_page_runs(page, pool, runledger_database):
 
     for block in blocks:
         block.evaluate()
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in TEST_PAGES]
+)
+def test_tests_of_a_page_pass_in_a_project_of_their_own(page, runledger_server, tmp_path):
+    file = tmp_path / "test_page.py"
+    file.write_text("\n\n".join(example.parsed for example in examples(page)), "utf-8")
+
+    done = subprocess.run(  # our own interpreter and text
+        [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", file.name],
+        cwd=tmp_path,
+        env=os.environ | {"RUNLEDGER_TEST_ADMIN_DATABASE_URL": runledger_server.dsn("postgres")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{file.read_text('utf-8').count('def test_')} passed" in done.stdout

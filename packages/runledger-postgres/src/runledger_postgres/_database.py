@@ -16,6 +16,7 @@ from psycopg_pool import ConnectionPool
 
 from runledger_core import ErrorCategory
 
+from ._fork import require_own
 from ._sqlalchemy import driver_connection
 from .errors import QueryError, classify_query_error, refusal
 
@@ -45,12 +46,13 @@ def open_connection(db: Database) -> Generator[Opened]:
     """Take a connection of the pool, or join the caller's.
 
     Raises:
-        ValidationError: `db.unsupported_connection`, `db.unsupported_encoding`,
+        ValidationError: `db.forked`, `db.unsupported_connection`, `db.unsupported_encoding`,
             `db.connection_busy` or `db.transaction_aborted` if the caller's connection cannot be
             used; it is as it was.
         UnavailableError: `db.unavailable` if there is no connection to be had.
     """
     if isinstance(db, ConnectionPool):
+        require_own(db)
         with _pooled(db) as connection:
             _require_utf8(connection)
             yield Opened(connection, owned=True)

@@ -11,6 +11,7 @@ from psycopg_pool import ConnectionPool
 
 from runledger_core import ErrorCategory, check_int
 
+from ._fork import require_own
 from .errors import QueryError, refusal
 
 DATABASE_URL: Final = "DATABASE_URL"
@@ -65,7 +66,7 @@ def connect_pool(
     if prepare_threshold is not None:
         check_int(prepare_threshold, field="prepare_threshold", minimum=0, maximum=_MOST_USES)
     defaults = {name: value for name, value in _LINK_DEFAULTS.items() if name not in _parse(url)}
-    return ConnectionPool(
+    pool: ConnectionPool[psycopg.Connection[tuple[Any, ...]]] = ConnectionPool(
         url,
         kwargs={**defaults, "client_encoding": "UTF8", "prepare_threshold": prepare_threshold},
         min_size=min_size,
@@ -74,6 +75,8 @@ def connect_pool(
         reconnect_timeout=_RECONNECT_SECONDS,
         open=True,
     )
+    require_own(pool)
+    return pool
 
 
 def _parse(url: str) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from typing import Any, Final, Generic, LiteralString, TypeVar
 
 import psycopg
 from psycopg.adapt import AdaptersMap, Loader
-from psycopg.postgres import register_default_adapters
+from psycopg.postgres import register_default_adapters, types
 from psycopg.pq import Format
 from psycopg.rows import RowFactory
-from psycopg.types.array import ListBinaryDumper
+from psycopg.types.array import ListBinaryDumper, register_all_arrays
 from psycopg.types.numeric import Int8BinaryDumper
 from psycopg.types.string import StrBinaryDumper, TextBinaryLoader
 
@@ -109,9 +109,10 @@ class _JsonbTextLoader(TextBinaryLoader):
 
 
 def _engine_adapters() -> AdaptersMap:
-    adapters = AdaptersMap(psycopg.adapters)
-    # What the application has registered for its own connections is not meant for ours.
+    # Not a copy of psycopg's: what the application has registered there is not meant for ours.
+    adapters = AdaptersMap(types=types)
     register_default_adapters(adapters)
+    register_all_arrays(adapters)
     # psycopg types an int by its size and a str as unknown; one type each keeps one plan each.
     adapters.register_dumper(int, Int8BinaryDumper)
     adapters.register_dumper(str, StrBinaryDumper)

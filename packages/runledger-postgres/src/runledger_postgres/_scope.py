@@ -6,6 +6,8 @@ from typing import Final
 
 from runledger_core import Scope
 
+from ._arguments import check_kind
+
 # For a row aliased q: any for ADMIN, none for GLOBAL, the one for an organization.
 IN_SCOPE: Final = """(
     %(scope_kind)s::text = 'ADMIN'
@@ -15,5 +17,10 @@ IN_SCOPE: Final = """(
 
 
 def scope_parameters(scope: Scope) -> dict[str, object]:
-    """Return the parameters that IN_SCOPE needs."""
+    """Return the parameters that IN_SCOPE needs.
+
+    Raises:
+        ValidationError: `input.wrong_type` if it is no Scope.
+    """
+    check_kind(scope, Scope, field="scope")
     return {"scope_kind": scope.kind, "scope_organization_id": scope.organization_id}

@@ -12,6 +12,7 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         "config.database_url_missing": "No database is named.",
         "db.business_rule_violation": "A value breaks a rule of the schema.",
         "db.connection_busy": "The connection is in the middle of another command.",
+        "db.forked": "The pool was opened before a fork, by another process.",
         "db.lock_timeout": "A row, or the turn to migrate, stayed locked for too long.",
         "db.object_not_ready": "The object is in use, or not in a state for this.",
         "db.out_of_resources": "The server has no memory, disk or connections left.",
@@ -111,6 +112,7 @@ NEXT_STEPS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "config.database_url_missing": "Pass a connection string, or set `DATABASE_URL`.",
         "db.connection_busy": "Finish the COPY, stream or other command first.",
+        "db.forked": "Open a pool in the child.",
         "db.out_of_resources": "Give the server room; the same call may succeed then.",
         "db.outcome_unknown": (
             "Repeat a keyed enqueue or a completion. Look before repeating anything else."

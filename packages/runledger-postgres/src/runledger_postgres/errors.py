@@ -144,6 +144,13 @@ _CONSTRAINTS: Final[dict[str, ConstraintSpec]] = {
     ),
 }
 
+# Our statements name nothing but our schema, so what is undefined is of it.
+_SCHEMA_MISSING: Final = ConstraintSpec(
+    "schema.missing_migration_history",
+    _C,
+    "the database has no Runledger schema, or an older one; run: runledger migrate",
+)
+
 _SQLSTATES: Final[dict[str, ConstraintSpec]] = {
     "23505": ConstraintSpec("db.unique_violation", _C, "a row with these values exists"),
     "23503": ConstraintSpec("db.related_resource_missing", _V, "a related row does not exist"),
@@ -153,6 +160,10 @@ _SQLSTATES: Final[dict[str, ConstraintSpec]] = {
     "23514": ConstraintSpec("db.business_rule_violation", _V, "a value breaks a schema rule"),
     "23502": ConstraintSpec("db.required_field_missing", _V, "a required value is missing"),
     "42501": ConstraintSpec("db.permission_denied", _F, "the database role may not do this"),
+    "3F000": _SCHEMA_MISSING,
+    "42P01": _SCHEMA_MISSING,
+    "42703": _SCHEMA_MISSING,
+    "42883": _SCHEMA_MISSING,
     "55P03": ConstraintSpec("db.lock_timeout", _U, "a row is locked by another transaction; retry"),
     "57014": ConstraintSpec("db.statement_timeout", _U, "the statement was cancelled or timed out"),
     _READ_ONLY: ConstraintSpec("db.read_only", _U, "the database accepts no writes now"),

@@ -23,6 +23,7 @@ from runledger_core import (
     encode_json,
 )
 
+from ._arguments import check_lock_timeout
 from ._database import Database
 from ._rows import Statement, column
 from ._session import DEFAULT_LOCK_TIMEOUT_MS, Bound, run
@@ -186,7 +187,7 @@ def insert_job_runtime_config_if_missing(
     """
     params = _parameters(job_type, schema_version, config, updated_by_user_id)
     bound = Bound(INSERT_JOB_RUNTIME_CONFIG_IF_MISSING, params)
-    return bool(run(db, bound, lock_timeout_ms=lock_timeout_ms))
+    return bool(run(db, bound, lock_timeout_ms=check_lock_timeout(lock_timeout_ms)))
 
 
 def upsert_job_runtime_config(
@@ -217,7 +218,7 @@ def upsert_job_runtime_config(
     """
     params = _parameters(job_type, schema_version, config, updated_by_user_id)
     bound = Bound(UPSERT_JOB_RUNTIME_CONFIG, params)
-    rows = run(db, bound, lock_timeout_ms=lock_timeout_ms)
+    rows = run(db, bound, lock_timeout_ms=check_lock_timeout(lock_timeout_ms))
     return rows[0] if rows else require_job_runtime_config(db, job_type)
 
 

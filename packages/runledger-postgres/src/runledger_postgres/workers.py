@@ -19,6 +19,7 @@ from runledger_core import (
     sanitize_text,
 )
 
+from ._arguments import check_kind
 from ._database import Database
 from ._rows import Statement, column
 from ._session import Bound, run
@@ -171,6 +172,7 @@ def record_worker(db: Database, report: WorkerReport) -> None:
 
     Transaction: joins the caller's or opens one.
     """
+    check_kind(report, WorkerReport, field="report")
     parameters = {
         "worker_id": report.worker_id,
         "host": report.host,
@@ -205,11 +207,12 @@ def prune_workers(db: Database, *, older_than: timedelta = _DAY) -> list[str]:
         The ids of the workers forgotten, in no order.
 
     Raises:
-        ValidationError: `input.out_of_range` if `older_than` is zero or negative.
+        ValidationError: `input.out_of_range` if `older_than` is zero or negative, or
+            `input.wrong_type`.
 
     Transaction: joins the caller's or opens one.
     """
-    if older_than <= timedelta(0):
+    if check_kind(older_than, timedelta, field="older_than") <= timedelta(0):
         raise ValidationError(
             codes.INPUT_OUT_OF_RANGE, "older_than must be above zero", field="older_than"
         )

@@ -221,6 +221,16 @@ def test_key_counts_per_type_and_organization_or_global(pool, observer):
     assert {job.disposition for job in together} == {"EXISTING"}
 
 
+def test_key_counts_per_type_and_organization_inside_a_batch_too(pool, observer):
+    organizations = [None, ORGANIZATION_A, ORGANIZATION_B]
+    requests = [replace(REQUEST, organization_id=each, payload=str(each)) for each in organizations]
+
+    enqueued = enqueue_jobs(pool, [*requests, *requests])
+
+    assert [job.disposition for job in enqueued] == ["INSERTED"] * 3 + ["EXISTING"] * 3
+    assert observer.jobs() == 3
+
+
 @pytest.mark.parametrize(
     "key", ["k" * 512, "é" * 256, "€" * 170, "x y", " padded ", "'\"\\%s%%{}", "NULL"]
 )

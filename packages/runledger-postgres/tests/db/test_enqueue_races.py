@@ -22,6 +22,8 @@ REQUEST = JobEnqueue("test.job", {"n": 1}, idempotency_key="key")
 OTHER_REQUEST = replace(REQUEST, payload={"n": 2})
 UNKEYED_REQUEST = replace(REQUEST, idempotency_key=None)
 LOAD = 32
+# A thread that failed leaves the others alone at the barrier.
+PATIENCE_SECONDS = 30
 
 
 @pytest.fixture
@@ -206,7 +208,7 @@ def test_key_of_another_organization_is_not_waited_for(database, observer, way):
 
 def test_everybody_gets_the_same_job(wide_pool, observer, scaled):
     rounds = scaled(ci=10, full=200)
-    barrier = threading.Barrier(64)
+    barrier = threading.Barrier(64, timeout=PATIENCE_SECONDS)
     seen: list[list[tuple[UUID, str]]] = [[] for _ in range(rounds)]
 
     def enqueue_rounds() -> None:
@@ -228,7 +230,7 @@ def test_everybody_gets_the_same_job(wide_pool, observer, scaled):
 
 def test_batches_of_the_same_keys_in_any_order_do_not_deadlock(wide_pool, observer, scaled):
     rounds = scaled(ci=10, full=100)
-    barrier = threading.Barrier(4)
+    barrier = threading.Barrier(4, timeout=PATIENCE_SECONDS)
     orders = [1, -1, 1, -1]
 
     def enqueue_rounds(step: int) -> None:

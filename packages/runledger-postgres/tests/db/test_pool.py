@@ -64,7 +64,7 @@ def test_pool_recovers_soon_after_an_outage(database, observer, scaled):
         assert is_served(pool)
         proxy.set_mode(ProxyMode.REFUSE)
         proxy.sever()
-        outage_ends = time.monotonic() + scaled(ci=3, full=60)
+        outage_ends = time.monotonic() + scaled(ci=3, full=35)
         while time.monotonic() < outage_ends:
             assert not is_served(pool)
         proxy.set_mode(ProxyMode.PASS)

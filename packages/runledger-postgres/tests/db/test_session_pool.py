@@ -183,6 +183,16 @@ def test_error_is_that_of_the_statement_and_not_of_what_was_skipped_behind_it(ma
         assert caught.value.sqlstate == "22012"
 
 
+def test_error_behind_a_value_that_cannot_be_sent_is_not_logged_as_ignored(make_pool, caplog):
+    pool = make_pool()
+
+    with pytest.raises(QueryError) as caught:
+        run_all(pool, [Bound(DIVIDE, {"value": 0}), Bound(ADD, {"value": object()})])
+
+    assert caught.value.code == "db.query_failed"
+    assert caplog.records == []
+
+
 def test_text_that_cannot_be_sent_leaves_the_connection_usable(make_pool):
     pool = make_pool()
 

@@ -9,7 +9,7 @@ import psycopg_pool
 import pytest
 
 from runledger_core import ValidationError
-from runledger_postgres._rows import Statement
+from runledger_postgres._rows import Statement, column
 from runledger_postgres._session import Bound, run, run_all, transaction
 from runledger_postgres.errors import QueryError
 
@@ -22,11 +22,23 @@ class OrderRow:
     id: int
 
 
+def refuse(value: object) -> object:
+    raise ValueError
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableRow:
+    id: int = column(refuse)
+
+
 LOCK_ORDER: Statement[OrderRow] = Statement(
     "SELECT id FROM public.orders WHERE id = 1 FOR UPDATE", OrderRow
 )
 ADD_ORDER: Statement[OrderRow] = Statement(
     "INSERT INTO public.orders VALUES (%(id)s::int4) RETURNING id", OrderRow
+)
+ADD_UNREADABLE: Statement[UnreadableRow] = Statement(
+    "INSERT INTO public.orders VALUES (7) RETURNING id", UnreadableRow
 )
 FAIL: Statement[OrderRow] = Statement("SELECT 1 / 0 AS id", OrderRow)
 
@@ -129,6 +141,32 @@ def test_wait_of_the_caller_is_put_back(database, setting):
         run(connection, Bound(FAIL), lock_timeout_ms=5_000)
 
     assert (after_success, lock_timeout_of(connection)) == (before, before)
+
+
+def test_connection_of_the_caller_is_idle_after_our_own_transaction_failed(database, holder):
+    connection = database.connect(autocommit=True)
+
+    with pytest.raises(QueryError) as caught:
+        run(connection, Bound(LOCK_ORDER), lock_timeout_ms=50)
+
+    assert caught.value.code == "db.lock_timeout"
+    assert connection.info.transaction_status.name == "IDLE"
+    with pytest.raises(QueryError), transaction(connection) as work:
+        work.fetch(Bound(FAIL))
+    assert connection.info.transaction_status.name == "IDLE"
+    assert connection.autocommit
+
+
+def test_row_that_cannot_be_read_leaves_the_joined_write_and_the_transaction(database, observer):
+    connection = database.connect()
+
+    with pytest.raises(QueryError) as caught:
+        run(connection, Bound(ADD_UNREADABLE), lock_timeout_ms=5_000)
+    connection.execute(INSERT_ORDER, [8])
+    connection.commit()
+
+    assert caught.value.code == "job.undecodable_row"
+    assert observer.value("SELECT array_agg(id ORDER BY id) FROM public.orders") == [1, 7, 8]
 
 
 def test_wait_of_our_own_transaction_ends_and_sets_nothing_for_the_next(database, holder):

@@ -85,17 +85,20 @@ def test_column_without_a_field_is_a_mistake_of_ours():
 def test_adapters_that_the_application_registered_before_the_import_do_not_reach_ours():
     program = """
 import uuid, psycopg
-from psycopg.types.string import TextLoader
+from psycopg.types.string import TextBinaryLoader, TextLoader
 for name in ("uuid", "timestamptz", "int8", "bool"):
     psycopg.adapters.register_loader(name, TextLoader)
-psycopg.adapters.register_dumper(str, psycopg.adapters.get_dumper(bytes, "b"))
+    psycopg.adapters.register_loader(name, TextBinaryLoader)
+for kind in (str, bool, uuid.UUID):
+    psycopg.adapters.register_dumper(kind, psycopg.adapters.get_dumper(bytes, "b"))
 from runledger_postgres._rows import EngineCursor, NoRow
 from psycopg.postgres import types
 binary = psycopg.pq.Format.BINARY
 ours = EngineCursor.adapters.fget(None)
 for name in ("uuid", "timestamptz", "int8", "bool"):
     print(ours.get_loader(types[name].oid, binary).__name__)
-print(ours.get_dumper(str, "s").__name__)
+for kind in (str, bool, uuid.UUID):
+    print(ours.get_dumper(kind, psycopg.adapt.PyFormat.AUTO).__name__)
 """
 
     done = subprocess.run(  # our own interpreter
@@ -112,4 +115,6 @@ print(ours.get_dumper(str, "s").__name__)
         "Int8BinaryLoader",
         "BoolBinaryLoader",
         "StrBinaryDumper",
+        "BoolBinaryDumper",
+        "UUIDBinaryDumper",
     ]

@@ -83,7 +83,7 @@ def test_a_type_that_cannot_be_stored_is_refused(job_type):
     expected = ("catalog.invalid_job_type", "job_type")
 
     assert refusal(JobCatalog().job, job_type, handle) == expected
-    assert refusal(JobCatalog().job(job_type), handle) == expected
+    assert refusal(JobCatalog().job, job_type) == expected
 
 
 def test_an_object_with_a_blank_type_is_refused():
@@ -354,3 +354,12 @@ def test_an_exact_sync_of_a_job_outside_the_scope_is_refused_without_a_database(
     code, _ = refusal(catalog.sync_definitions_exact, None, JobCatalogSyncScope(["jobs.two"]))
 
     assert code == "catalog.job_type_outside_exact_sync_scope"
+
+
+def test_decorator_without_parentheses_is_refused_at_once():
+    catalog = JobCatalog()
+
+    with pytest.raises(CatalogError) as refused:
+        catalog.job(handle)  # pyright: ignore[reportCallIssue, reportArgumentType]  # the mistake
+
+    assert (refused.value.code, refused.value.field) == ("catalog.invalid_job_type", "job_type")

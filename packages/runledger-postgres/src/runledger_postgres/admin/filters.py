@@ -15,15 +15,14 @@ from runledger_core import (
     JobType,
     Scope,
     ScopeKind,
-    ValidationError,
     check_choice,
     check_instant,
     check_text,
     check_uuid,
-    codes,
     current_limits,
 )
 
+from .._arguments import check_kind
 from .tables import job_queue
 
 _INSTANTS: Final = ("created_from", "created_before", "updated_from", "updated_before")
@@ -65,8 +64,7 @@ class JobFilter:
         Raises:
             ValidationError: An `input.*` code that names the field.
         """
-        if not isinstance(self.scope, Scope):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-            raise ValidationError(codes.INPUT_WRONG_TYPE, "scope must be a Scope", field="scope")
+        check_kind(self.scope, Scope, field="scope")
         store, limits = object.__setattr__, current_limits()
         if self.status is not None:
             store(self, "status", _statuses(self.status))

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
-from runledger_core import ErrorCategory, JobDefinitionSpec, check_int
+from runledger_core import ErrorCategory, JobDefinitionSpec
 
+from .._arguments import check_lock_timeout
 from .._database import Database
 from .._rows import NoRow, Statement
 from .._session import LIMIT_LOCK_WAIT, RESTORE_LOCK_WAIT, Bound, Transaction, transaction
@@ -147,9 +148,9 @@ FIND_ACTIVE_SCHEDULES: Final = Statement(
 @contextmanager
 def definition_write(db: Database, lock_timeout_ms: int) -> Generator[Transaction]:
     """Open a transaction, or a savepoint in the caller's, whose waits for rows are bounded."""
-    check_int(lock_timeout_ms, field="lock_timeout_ms", minimum=1, maximum=2**31 - 1)
+    wait_ms = check_lock_timeout(lock_timeout_ms)
     with transaction(db, savepoint=True) as work:
-        work.fetch(Bound(LIMIT_LOCK_WAIT, {"lock_timeout_ms": lock_timeout_ms}))
+        work.fetch(Bound(LIMIT_LOCK_WAIT, {"lock_timeout_ms": wait_ms}))
         yield work
         work.fetch(Bound(RESTORE_LOCK_WAIT))
 

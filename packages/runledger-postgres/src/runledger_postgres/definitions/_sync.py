@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from runledger_core import ErrorCategory, JobDefinitionSpec, JobType, ValidationError, codes
+from runledger_core import ErrorCategory, JobDefinitionSpec, JobType
 
+from .._arguments import check_kinds, check_list
 from .._database import Database
 from .._session import DEFAULT_LOCK_TIMEOUT_MS
 from ..errors import QueryError, refusal
@@ -41,6 +42,7 @@ def sync_job_definitions(
     Transaction: joins the caller's, inside a savepoint, or opens one. Locks what it changes, in
         the order of types.
     """
+    specs = check_kinds(specs, JobDefinitionSpec, field="specs")
     given = _by_type(specs)
     if not given:
         return DefinitionSyncReport()
@@ -86,6 +88,7 @@ def sync_job_definitions_exact(
     Transaction: joins the caller's, inside a savepoint, or opens one. Locks the types in scope if
         any differs, in the order of types.
     """
+    specs = check_kinds(specs, JobDefinitionSpec, field="specs")
     given = _by_type(specs)
     owned = _checked_scope(scope)
     if not given:
@@ -132,11 +135,7 @@ def _by_type(specs: Sequence[JobDefinitionSpec]) -> dict[str, DefinitionValues]:
 
 
 def _checked_scope(scope: Collection[str]) -> set[str]:
-    if isinstance(scope, str):
-        # A string is a collection of its characters.
-        raise ValidationError(
-            codes.INPUT_WRONG_TYPE, "scope must hold job types, not be one", field="scope"
-        )
+    check_list(scope, field="scope")
     if not scope:
         raise _empty_list("scope")
     return {JobType(job_type) for job_type in scope}

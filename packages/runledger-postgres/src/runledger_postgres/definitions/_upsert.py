@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from runledger_core import ErrorCategory, JobDefinitionSpec
 
+from .._arguments import check_kind
 from .._database import Database
 from .._session import DEFAULT_LOCK_TIMEOUT_MS, Bound
 from ..errors import refusal
@@ -29,6 +30,7 @@ def upsert_job_definition(
 
     Transaction: joins the caller's, inside a savepoint, or opens one. Locks the definition.
     """
+    check_kind(spec, JobDefinitionSpec, field="spec")
     wanted = {spec.job_type: values_of(spec)}
     with definition_write(db, lock_timeout_ms) as work:
         store_definitions(work, wanted, lambda _stored: wanted)
@@ -56,6 +58,7 @@ def insert_job_definition_if_missing(
 
     Transaction: joins the caller's, inside a savepoint, or opens one.
     """
+    check_kind(spec, JobDefinitionSpec, field="spec")
     wanted = {spec.job_type: values_of(spec)}
 
     def decide(stored: Stored) -> Stored:

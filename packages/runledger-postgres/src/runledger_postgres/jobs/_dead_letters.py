@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-from runledger_core import Scope
+from runledger_core import Scope, check_uuid
 
 from .._database import Database
 from .._rows import Statement
@@ -72,7 +72,8 @@ def get_dead_letter(db: Database, job_id: UUID, *, scope: Scope) -> JobDeadLette
 
     Transaction: joins the caller's or opens one.
     """
-    rows = run(db, Bound(GET_DEAD_LETTER, {"job_id": job_id} | scope_parameters(scope)))
+    key = {"job_id": check_uuid(job_id, field="job_id")}
+    rows = run(db, Bound(GET_DEAD_LETTER, key | scope_parameters(scope)))
     return rows[0] if rows else None
 
 

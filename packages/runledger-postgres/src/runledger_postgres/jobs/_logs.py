@@ -22,6 +22,7 @@ from runledger_core import (
     sanitize_text,
 )
 
+from .._arguments import check_kind, check_kinds
 from .._database import Database
 from .._rows import Statement
 from .._scope import IN_SCOPE, scope_parameters
@@ -209,6 +210,7 @@ def insert_job_logs(db: Database, entries: Sequence[JobLogEntry], *, scope: Scop
 
     Transaction: joins the caller's or opens one; takes no lock on the jobs.
     """
+    entries = check_kinds(entries, JobLogEntry, field="entries")
     if not entries:
         return []
     parameters: dict[str, object] = {
@@ -255,6 +257,7 @@ def insert_claim_log(
 
     Transaction: joins the caller's or opens one; takes no lock on the job.
     """
+    check_kind(lease, JobLease, field="lease")
     entry = JobLogEntry(lease.job_id, level, message=message, payload=payload)
     parameters = {
         "job_id": lease.job_id,

@@ -20,6 +20,7 @@ from runledger_core import (
     encode_json,
 )
 
+from .._arguments import check_kind, check_lock_timeout, check_uuids
 from .._database import Database
 from .._rows import Statement, column
 from .._scope import IN_SCOPE, scope_parameters
@@ -168,7 +169,7 @@ def update_job_payload_uuid_array_field(
     Transaction: joins the caller's, inside a savepoint, or opens one.
     """
     limits = current_limits()
-    ids = [check_uuid(value, field=f"values[{index}]") for index, value in enumerate(values)]
+    ids = check_uuids(values, field="values")
     encode_json([str(value) for value in ids], field="values", max_bytes=limits.payload_bytes)
     parameters: dict[str, object] = {
         "job_id": check_uuid(job_id, field="job_id"),
@@ -180,7 +181,7 @@ def update_job_payload_uuid_array_field(
         "max_bytes": limits.payload_bytes,
     }
     bound = Bound(UPDATE_JOB_PAYLOAD_UUID_ARRAY_FIELD, parameters | scope_parameters(scope))
-    rows = run(db, bound, lock_timeout_ms=lock_timeout_ms)
+    rows = run(db, bound, lock_timeout_ms=check_lock_timeout(lock_timeout_ms))
     if not rows:
         return PayloadNotFound()
     reason = rows[0].reason
@@ -204,7 +205,7 @@ def get_job_payload_by_idempotency_key(
 
     Transaction: joins the caller's or opens one.
     """
-    if scope.kind is ScopeKind.ADMIN:
+    if check_kind(scope, Scope, field="scope").kind is ScopeKind.ADMIN:
         raise ValidationError(
             codes.INPUT_OUT_OF_RANGE,
             "scope must be an organization or GLOBAL: a key is unique only within one",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-from runledger_core import Scope, check_int
+from runledger_core import Scope, check_int, check_uuid
 
 from .._database import Database
 from .._rows import Statement
@@ -138,7 +138,7 @@ def list_job_events(
     require_page(limit, after=after, before=before)
     require_cursor(after, JobEventCursor, field="after")
     require_cursor(before, JobEventCursor, field="before")
-    parameters: dict[str, object] = {"job_id": job_id, "limit": limit} | scope_parameters(scope)
+    parameters = _page_parameters(job_id, scope, limit)
     if before is not None:
         return run(db, Bound(LIST_JOB_EVENTS_BEFORE, parameters | _place(before)))[::-1]
     # Claims count from 0, where the enqueue stands.
@@ -174,7 +174,7 @@ def list_job_attempts(
     Transaction: joins the caller's or opens one.
     """
     require_page(limit, after=after, before=before)
-    parameters: dict[str, object] = {"job_id": job_id, "limit": limit} | scope_parameters(scope)
+    parameters = _page_parameters(job_id, scope, limit)
     if before is not None:
         check_int(before, field="before", minimum=0, maximum=_INT64_MAX)
         rows = run(db, Bound(LIST_JOB_ATTEMPTS_BEFORE, parameters | {"before": before}))
@@ -213,7 +213,7 @@ def list_job_logs(
     Transaction: joins the caller's or opens one.
     """
     require_page(limit, after=after, before=before)
-    parameters: dict[str, object] = {"job_id": job_id, "limit": limit} | scope_parameters(scope)
+    parameters = _page_parameters(job_id, scope, limit)
     if before is not None:
         check_int(before, field="before", minimum=0, maximum=_INT64_MAX)
         rows = run(db, Bound(LIST_JOB_LOGS_BEFORE, parameters | {"before": before}))
@@ -221,6 +221,11 @@ def list_job_logs(
     if after is not None:
         check_int(after, field="after", minimum=0, maximum=_INT64_MAX)
     return run(db, Bound(LIST_JOB_LOGS, parameters | {"after": after or 0}))
+
+
+def _page_parameters(job_id: UUID, scope: Scope, limit: int) -> dict[str, object]:
+    key = check_uuid(job_id, field="job_id")
+    return {"job_id": key, "limit": limit} | scope_parameters(scope)
 
 
 def _place(cursor: JobEventCursor) -> dict[str, object]:

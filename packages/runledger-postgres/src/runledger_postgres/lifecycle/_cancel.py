@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from runledger_core import Scope
+from runledger_core import Scope, check_uuid
 
+from .._arguments import check_lock_timeout, check_uuids
 from .._database import Database
 from .._rows import Statement
 from .._scope import IN_SCOPE
@@ -126,6 +127,7 @@ def cancel_job(
 
     Transaction: joins the caller's, inside a savepoint, or opens one.
     """
+    job_id = check_uuid(job_id, field="job_id")
     bound = Bound(CANCEL_JOBS, operator_parameters([job_id], scope, reason))
     is_done, job = change_one(db, bound, job_id, scope=scope, lock_timeout_ms=lock_timeout_ms)
     if job is None:
@@ -153,8 +155,9 @@ def cancel_jobs(
 
     Transaction: joins the caller's, inside a savepoint, or opens one.
     """
-    if not job_ids:
+    targets = check_uuids(job_ids, field="job_ids")
+    if not targets:
         return []
-    bound = Bound(CANCEL_JOBS, operator_parameters(job_ids, scope, reason))
-    rows = run(db, bound, lock_timeout_ms=lock_timeout_ms)
-    return judge_targets(db, job_ids, {row.job_id for row in rows}, scope=scope)
+    bound = Bound(CANCEL_JOBS, operator_parameters(targets, scope, reason))
+    rows = run(db, bound, lock_timeout_ms=check_lock_timeout(lock_timeout_ms))
+    return judge_targets(db, targets, {row.job_id for row in rows}, scope=scope)

@@ -9,16 +9,17 @@ from typing import Any, Final
 
 from psycopg_pool import ConnectionPool
 
-from runledger_core import ValidationError, check_int, check_text, codes
+from runledger_core import check_int, check_text
 
-from .._database import Database
+from .._arguments import check_list
+from .._database import Database, open_connection
 from .._rows import Statement
 from .._session import Bound, run, run_all
 from ..errors import QueryError
 from ._claimed import CLAIMED_COLUMNS, ClaimedJob, ClaimedRow, decode_claim
 from ._failure import fail_jobs
 from ._lease import require_lease_ttl
-from ._ready import FLIP_LIMIT, LOOK_AT_BACKLOG, READY_DUE_JOBS, BacklogRow
+from ._ready import FLIP_LIMIT, IS_COUNTABLE, LOOK_AT_BACKLOG, READY_DUE_JOBS, BacklogRow
 
 MAX_CLAIM: Final = 1_000
 
@@ -40,6 +41,7 @@ CLAIM_JOBS: Final = Statement(
             SELECT q.id, ~q.priority AS rank, q.next_run_at
             FROM runledger.job_queue AS q
             WHERE q.job_type = wanted.job_type AND q.status = 'PENDING' AND q.is_ready
+                AND {IS_COUNTABLE}
             ORDER BY ~q.priority, q.next_run_at, q.id
             LIMIT %(window)s::int8
         ) AS c
@@ -141,7 +143,10 @@ def claim_jobs(
     ttl = require_lease_ttl(lease_ttl_seconds)
     if job_types is not None and not job_types:
         return []
-    types = _defined_types(db) if job_types is None else _checked_types(job_types)
+    types = None if job_types is None else _checked_types(job_types)
+    is_committing = _is_committing(db)
+    if types is None:
+        types = _defined_types(db)
     rows: list[ClaimedRow] = []
     # Others may hold some of what was found: look once more, twice as far, for the rest.
     for window in (limit, 2 * limit):
@@ -149,14 +154,14 @@ def claim_jobs(
             owner, types, limit=limit - len(rows), window=window, lease_ttl_seconds=ttl
         )
         backlog: list[BacklogRow] = []
-        with _unless_leased(db, rows):
+        with _unless_leased(rows, is_committing=is_committing):
             _, found, backlog = run_all(db, claim_statements(request))
             rows = _best_first([*rows, *found])
         if len(rows) == limit or not any(row.has_ready for row in backlog):
             break
     claimed, undecodable = decode_claim(rows)
     if undecodable:
-        with _unless_leased(db, rows):
+        with _unless_leased(rows, is_committing=is_committing):
             fail_jobs(db, undecodable)
     return claimed
 
@@ -180,11 +185,20 @@ def claim_statements(request: ClaimRequest) -> list[Bound[Any]]:
     ]
 
 
-def _unless_leased(db: Database, rows: Sequence[ClaimedRow]) -> AbstractContextManager[object]:
-    # Leases that a pool has committed must reach the caller. What fails after them comes again: by
+def _is_committing(db: Database) -> bool:
+    # Asked before the first statement: afterwards a lost connection no longer tells.
+    if isinstance(db, ConnectionPool):
+        return True
+    with open_connection(db) as opened:
+        return opened.owned
+
+
+def _unless_leased(
+    rows: Sequence[ClaimedRow], *, is_committing: bool
+) -> AbstractContextManager[object]:
+    # Leases that we have committed must reach the caller. What fails after them comes again: by
     # the next claim, or by the reaper.
-    is_committed = rows and isinstance(db, ConnectionPool)
-    return suppress(QueryError) if is_committed else nullcontext()
+    return suppress(QueryError) if rows and is_committing else nullcontext()
 
 
 def _best_first(rows: Sequence[ClaimedRow]) -> list[ClaimedRow]:
@@ -192,10 +206,7 @@ def _best_first(rows: Sequence[ClaimedRow]) -> list[ClaimedRow]:
 
 
 def _checked_types(job_types: Sequence[str]) -> list[str]:
-    if isinstance(job_types, str):
-        raise ValidationError(
-            codes.INPUT_WRONG_TYPE, "job_types must be a list of types, not one", field="job_types"
-        )
+    check_list(job_types, field="job_types")
     return [
         check_text(job_type, field=f"job_types[{index}]", max_characters=200)
         for index, job_type in enumerate(job_types)

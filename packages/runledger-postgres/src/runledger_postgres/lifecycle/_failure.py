@@ -20,6 +20,7 @@ from runledger_core import (
 )
 from runledger_core.limits import INT32_MAX
 
+from .._arguments import check_kind, check_kinds, check_lock_timeout, check_whole
 from .._database import Database
 from .._rows import Statement
 from .._session import DEFAULT_LOCK_TIMEOUT_MS, Bound, run
@@ -55,6 +56,20 @@ class FailureEntry:
     _: KW_ONLY
     retry_delay_ms: int | None = None
     traceback: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check the class of every field.
+
+        Raises:
+            ValidationError: `input.wrong_type`.
+        """
+        check_kind(self.lease, JobLease, field="lease")
+        check_kind(self.failure, JobFailure, field="failure")
+        if self.retry_delay_ms is not None:
+            # Its range is the statement's to judge: a dead letter needs no delay.
+            check_whole(self.retry_delay_ms, field="retry_delay_ms")
+        if self.traceback is not None:
+            check_kind(self.traceback, str, field="traceback")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +143,11 @@ def complete_job_failure(
     Transaction: joins the caller's, inside a savepoint, or opens one.
     """
     entry = FailureEntry(lease, failure, retry_delay_ms=retry_delay_ms)
-    rows = run(db, Bound(FAIL_JOB, failure_parameters([entry])), lock_timeout_ms=lock_timeout_ms)
+    rows = run(
+        db,
+        Bound(FAIL_JOB, failure_parameters([entry])),
+        lock_timeout_ms=check_lock_timeout(lock_timeout_ms),
+    )
     outcome = settle_failures(db, [entry], rows)[0]
     if not outcome.verdict.is_stored:
         raise refused(outcome.verdict)
@@ -146,6 +165,7 @@ def fail_jobs(db: Database, entries: Sequence[FailureEntry]) -> list[FailureOutc
 
     Transaction: joins the caller's or opens one.
     """
+    entries = check_kinds(entries, FailureEntry, field="entries")
     if not entries:
         return []
     require_distinct([entry.lease for entry in entries])

@@ -9,6 +9,7 @@ from typing import Final
 
 from runledger_core import JobLease
 
+from .._arguments import check_kind, check_lock_timeout
 from .._database import Database
 from .._rows import Statement, column
 from .._session import DEFAULT_LOCK_TIMEOUT_MS, Bound, run
@@ -17,9 +18,9 @@ from ._lease import (
     LIVE_ENTRIES,
     SKIP_LOCKED,
     WAIT_FOR_LOCK,
+    checked_leases,
     lease_owner_mismatch,
     lease_parameters,
-    require_distinct,
     require_lease_ttl,
 )
 
@@ -123,8 +124,11 @@ def heartbeat_job(
     Transaction: joins the caller's, inside a savepoint, or opens one.
     """
     ttl = require_lease_ttl(lease_ttl_seconds)
+    check_kind(lease, JobLease, field="lease")
     parameters = lease_parameters([lease]) | {"lease_ttl_seconds": ttl}
-    if not run(db, Bound(HEARTBEAT_JOB, parameters), lock_timeout_ms=lock_timeout_ms):
+    if not run(
+        db, Bound(HEARTBEAT_JOB, parameters), lock_timeout_ms=check_lock_timeout(lock_timeout_ms)
+    ):
         raise lease_owner_mismatch()
 
 
@@ -142,9 +146,9 @@ def heartbeat_jobs(
     Transaction: joins the caller's or opens one.
     """
     ttl = require_lease_ttl(lease_ttl_seconds)
+    leases = checked_leases(leases)
     if not leases:
         return []
-    require_distinct(leases)
     parameters = lease_parameters(leases) | {"lease_ttl_seconds": ttl}
     renewed = {row.entry - 1 for row in run(db, Bound(HEARTBEAT_JOBS, parameters))}
     verdicts = dict.fromkeys(renewed, HeartbeatVerdict.RENEWED)

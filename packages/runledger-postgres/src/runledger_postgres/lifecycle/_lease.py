@@ -8,6 +8,7 @@ from typing import Final
 from runledger_core import ErrorCategory, JobLease, check_int
 from runledger_core.limits import INT32_MAX, INT64_MAX
 
+from .._arguments import check_kinds
 from ..errors import QueryError, refusal
 
 # The rows of `entries` that their owner holds, locked in id order. Taken from `e` and `q`.
@@ -52,6 +53,17 @@ def lease_owner_mismatch() -> QueryError:
         "job.lease_owner_mismatch",
         "the job is not leased by this worker and claim",
     )
+
+
+def checked_leases(leases: object) -> list[JobLease]:
+    """Return a batch's leases as a list, each of another job.
+
+    Raises:
+        ValidationError: `input.wrong_type`, or `input.duplicate_entry`.
+    """
+    found = check_kinds(leases, JobLease, field="leases")
+    require_distinct(found)
+    return found
 
 
 def require_distinct(leases: Sequence[JobLease]) -> None:

@@ -12,11 +12,11 @@ from runledger_core import (
     ErrorCategory,
     Scope,
     check_text,
-    check_uuid,
     current_limits,
     sanitize_text,
 )
 
+from .._arguments import check_lock_timeout
 from .._database import Database
 from .._rows import Statement
 from .._scope import IN_SCOPE, scope_parameters
@@ -55,15 +55,12 @@ JUDGE_TARGETS: Final = Statement(
 )
 
 
-def operator_parameters(
-    job_ids: Sequence[UUID], scope: Scope, reason: str | None
-) -> dict[str, object]:
-    """Return the checked parameters of an operator's write; the reason is cut to its limit."""
+def operator_parameters(job_ids: list[UUID], scope: Scope, reason: str | None) -> dict[str, object]:
+    """Return the parameters of an operator's write to checked ids; the reason is cut."""
     if reason is not None:
         check_text(reason, field="reason")
         reason = sanitize_text(reason, max_bytes=current_limits().error_message_bytes)
-    ids = [check_uuid(job_id, field=f"job_ids[{index}]") for index, job_id in enumerate(job_ids)]
-    return {"job_ids": ids, "reason": reason} | scope_parameters(scope)
+    return {"job_ids": job_ids, "reason": reason} | scope_parameters(scope)
 
 
 def change_one(
@@ -75,7 +72,8 @@ def change_one(
         Whether it was changed, and the job; None if no job of that id is in scope.
     """
     read = Bound(GET_JOB, {"job_id": job_id} | scope_parameters(scope))
-    changed, found = run_all(db, [change, read], lock_timeout_ms=lock_timeout_ms)
+    wait_ms = check_lock_timeout(lock_timeout_ms)
+    changed, found = run_all(db, [change, read], lock_timeout_ms=wait_ms)
     return bool(changed), found[0] if found else None
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from runledger_core import ErrorCategory, JobLease, JobProgressUpdate
 
+from .._arguments import check_kind, check_lock_timeout
 from .._database import Database
 from .._rows import Statement
 from .._session import DEFAULT_LOCK_TIMEOUT_MS, Bound, run
@@ -124,13 +125,19 @@ def update_job_progress(
 
     Transaction: joins the caller's, inside a savepoint, or opens one.
     """
+    check_kind(lease, JobLease, field="lease")
+    check_kind(update, JobProgressUpdate, field="update")
     parameters = lease_parameters([lease]) | {
         "stage": update.stage,
         "done": update.done,
         "total": update.total,
         "checkpoint": update.checkpoint_json,
     }
-    rows = run(db, Bound(UPDATE_JOB_PROGRESS, parameters), lock_timeout_ms=lock_timeout_ms)
+    rows = run(
+        db,
+        Bound(UPDATE_JOB_PROGRESS, parameters),
+        lock_timeout_ms=check_lock_timeout(lock_timeout_ms),
+    )
     if not rows:
         raise lease_owner_mismatch()
     row = rows[0]

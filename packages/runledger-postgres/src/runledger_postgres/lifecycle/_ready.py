@@ -9,6 +9,10 @@ from .._rows import Statement
 
 FLIP_LIMIT: Final = 1_000
 
+# A row whose counters are at their ends cannot be claimed once more: the overflow would fail the
+# whole claim, and its neighbours with it. For a row aliased q.
+IS_COUNTABLE: Final = "(q.attempt < 2147483647 AND q.claim_number < 9223372036854775807)"
+
 
 @dataclass(frozen=True, slots=True)
 class ReadiedRow:
@@ -51,7 +55,7 @@ class BacklogRow:
 
 # Tells "the queue is empty" from "others hold its head", and a worker how long it may sleep.
 LOOK_AT_BACKLOG: Final = Statement(
-    """
+    f"""
     SELECT
         EXISTS (
             SELECT
@@ -60,6 +64,7 @@ LOOK_AT_BACKLOG: Final = Statement(
                 SELECT q.id
                 FROM runledger.job_queue AS q
                 WHERE q.job_type = wanted.job_type AND q.status = 'PENDING' AND q.is_ready
+                    AND {IS_COUNTABLE}
                 -- Any one would do; without the order the planner may walk the table for it.
                 ORDER BY ~q.priority, q.next_run_at, q.id
                 LIMIT 1

@@ -18,6 +18,7 @@ from runledger_core import (
 )
 from runledger_core.limits import INT32_MAX
 
+from .._arguments import check_list
 from .._database import Database
 from .._rows import Row, Statement
 from .._session import Bound, transaction
@@ -164,7 +165,7 @@ def reap_expired_leases(
         "retry_delay_ms": require_retry_delay(retry_delay_ms),
         "backoff_ms": [
             check_int(delay, field=f"backoff_ms[{index}]", minimum=1, maximum=INT32_MAX)
-            for index, delay in enumerate(backoff_ms)
+            for index, delay in enumerate(check_list(backoff_ms, field="backoff_ms"))
         ],
         "code": LEASE_EXPIRED_CODE,
         "message": _LEASE_EXPIRED_MESSAGE,

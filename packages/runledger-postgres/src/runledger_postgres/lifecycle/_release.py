@@ -9,6 +9,7 @@ from typing import Final
 from runledger_core import JobLease, check_int, check_text, current_limits, sanitize_text
 from runledger_core.limits import INT32_MAX
 
+from .._arguments import check_kind, check_lock_timeout
 from .._database import Database
 from .._rows import Statement, column
 from .._session import DEFAULT_LOCK_TIMEOUT_MS, Bound, run
@@ -18,8 +19,8 @@ from ._lease import (
     LIVE_ENTRIES,
     SKIP_LOCKED,
     WAIT_FOR_LOCK,
+    checked_leases,
     lease_parameters,
-    require_distinct,
 )
 from ._repeat import Miss, judge_misses
 from ._verdict import WriteVerdict, refused
@@ -127,8 +128,9 @@ def release_job(
 
     Transaction: joins the caller's, inside a savepoint, or opens one.
     """
+    check_kind(lease, JobLease, field="lease")
     bound = Bound(RELEASE_JOB, release_parameters([lease], reason, retry_delay_ms))
-    rows = run(db, bound, lock_timeout_ms=lock_timeout_ms)
+    rows = run(db, bound, lock_timeout_ms=check_lock_timeout(lock_timeout_ms))
     verdict = settle_releases(db, [lease], rows)[0]
     if not verdict.is_stored:
         raise refused(verdict)
@@ -147,9 +149,9 @@ def release_jobs(
 
     Transaction: joins the caller's or opens one.
     """
+    leases = checked_leases(leases)
     if not leases:
         return []
-    require_distinct(leases)
     rows = run(db, Bound(RELEASE_JOBS, release_parameters(leases, reason, retry_delay_ms)))
     return settle_releases(db, leases, rows)
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from runledger_core import Scope
+from runledger_core import Scope, check_uuid
 
+from .._arguments import check_lock_timeout, check_uuids
 from .._database import Database
 from .._rows import Statement
 from .._scope import IN_SCOPE
@@ -114,6 +115,7 @@ def requeue_job(
 
     Transaction: joins the caller's, inside a savepoint, or opens one.
     """
+    job_id = check_uuid(job_id, field="job_id")
     bound = Bound(REQUEUE_JOBS, operator_parameters([job_id], scope, reason))
     is_done, job = change_one(db, bound, job_id, scope=scope, lock_timeout_ms=lock_timeout_ms)
     if job is None:
@@ -144,9 +146,10 @@ def requeue_jobs(
 
     Transaction: joins the caller's, inside a savepoint, or opens one.
     """
-    if not job_ids:
+    targets = check_uuids(job_ids, field="job_ids")
+    if not targets:
         return []
-    bound = Bound(REQUEUE_JOBS, operator_parameters(job_ids, scope, reason))
-    rows = run(db, bound, lock_timeout_ms=lock_timeout_ms)
+    bound = Bound(REQUEUE_JOBS, operator_parameters(targets, scope, reason))
+    rows = run(db, bound, lock_timeout_ms=check_lock_timeout(lock_timeout_ms))
     done = {row.job_id for row in rows}
-    return judge_targets(db, job_ids, done, scope=scope, is_for_requeue=True)
+    return judge_targets(db, targets, done, scope=scope, is_for_requeue=True)

@@ -8,6 +8,7 @@ from typing import Final
 
 from runledger_core import JobCompletion, JobLease
 
+from .._arguments import check_kind, check_kinds, check_lock_timeout
 from .._database import Database
 from .._rows import Statement
 from .._session import DEFAULT_LOCK_TIMEOUT_MS, Bound, run
@@ -29,6 +30,15 @@ class SuccessEntry:
 
     lease: JobLease
     completion: JobCompletion
+
+    def __post_init__(self) -> None:
+        """Check the class of every field.
+
+        Raises:
+            ValidationError: `input.wrong_type`.
+        """
+        check_kind(self.lease, JobLease, field="lease")
+        check_kind(self.completion, JobCompletion, field="completion")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +156,9 @@ def complete_job_success(
 
     Transaction: joins the caller's, inside a savepoint, or opens one.
     """
-    entry = SuccessEntry(lease, completion or JobCompletion.success())
+    entry = SuccessEntry(lease, JobCompletion.success() if completion is None else completion)
     bound = Bound(COMPLETE_JOB_SUCCESS, success_parameters([entry]))
-    rows = run(db, bound, lock_timeout_ms=lock_timeout_ms)
+    rows = run(db, bound, lock_timeout_ms=check_lock_timeout(lock_timeout_ms))
     outcome = settle_successes(db, [entry], rows)[0]
     if not outcome.verdict.is_stored:
         raise refused(outcome.verdict)
@@ -166,6 +176,7 @@ def complete_jobs(db: Database, entries: Sequence[SuccessEntry]) -> list[Success
 
     Transaction: joins the caller's or opens one.
     """
+    entries = check_kinds(entries, SuccessEntry, field="entries")
     if not entries:
         return []
     require_distinct([entry.lease for entry in entries])

@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import sqlalchemy
 from psycopg_pool import ConnectionPool
 
 from runledger_core import (
@@ -379,15 +382,77 @@ def json_text(body: str) -> str:
     return body if body.startswith("[") else json.dumps(body).strip('"')
 
 
-def test_neighbours_are_returned_even_if_the_unreadable_row_cannot_be_stored(queue: Queue):
+@pytest.mark.parametrize("committing", ["pool", "autocommit connection", "SQLAlchemy AUTOCOMMIT"])
+def test_neighbours_are_returned_even_if_the_unreadable_row_cannot_be_stored(
+    queue: Queue, committing: str
+):
     good, poison = queue.enqueue(2)
     queue.execute("UPDATE runledger.job_queue SET payload = %s WHERE id = %s", "9" * 5_000, poison)
     queue.execute(FAIL_WHEN.format(event="UPDATE", condition="NEW.status = 'DEAD_LETTERED'"))
 
-    claimed = queue.claim(2)
+    with committing_database(queue, committing) as db:
+        claimed = queue.claim(2, db=db)
 
     assert [job.id for job in claimed] == [good]
     assert (
         queue.value("SELECT status::text FROM runledger.job_queue WHERE id = %s", poison)
         == "LEASED"
     )
+
+
+@contextmanager
+def committing_database(queue: Queue, kind: str) -> Iterator[Any]:
+    match kind:
+        case "pool":
+            yield queue.pool
+        case "autocommit connection":
+            yield queue.database.connect(autocommit=True)
+        case _:
+            engine = sqlalchemy.create_engine(
+                "postgresql+psycopg://",
+                creator=queue.database.connect,
+                isolation_level="AUTOCOMMIT",
+                poolclass=sqlalchemy.NullPool,
+            )
+            with engine.connect() as connection:
+                yield connection
+
+
+def test_failure_after_a_joined_claim_reaches_the_caller_who_undoes_it(queue: Queue):
+    poison = queue.enqueue(2)[1]
+    queue.execute("UPDATE runledger.job_queue SET payload = %s WHERE id = %s", "9" * 5_000, poison)
+    queue.execute(FAIL_WHEN.format(event="UPDATE", condition="NEW.status = 'DEAD_LETTERED'"))
+    connection = queue.database.connect(autocommit=True)
+
+    with pytest.raises(QueryError), connection.transaction():
+        queue.claim(2, db=connection)
+
+    assert queue.value("SELECT count(*) FROM runledger.job_queue WHERE status = 'LEASED'") == 0
+
+
+@pytest.mark.parametrize(
+    "counters",
+    ["attempt = 2147483647, max_attempts = 2147483647", "claim_number = 9223372036854775807"],
+)
+def test_row_whose_counter_is_at_its_end_does_not_stop_its_neighbours(queue: Queue, counters: str):
+    before, spent, after = queue.enqueue(3)
+    queue.execute(f"UPDATE runledger.job_queue SET {counters} WHERE id = %s", spent)
+
+    assert [job.id for job in queue.claim(1)] == [before]
+    assert [job.id for job in queue.claim(3)] == [after]
+    # Its counters break the invariants: no history leads to them.
+    queue.execute("DELETE FROM runledger.job_queue WHERE id = %s", spent)
+
+
+@pytest.mark.parametrize("counter", ["attempt = 2147483647", "claim_number = 9223372036854775807"])
+def test_row_whose_counter_is_at_its_end_counts_as_no_backlog(queue: Queue, counter: str):
+    queue.enqueue()
+    queue.execute(f"UPDATE runledger.job_queue SET {counter}")
+
+    (backlog,) = queue.fetch(
+        LOOK_AT_BACKLOG.sql.replace("%(job_types)s", "%s"),
+        ["test.job"],
+    )
+
+    assert backlog == {"has_ready": False, "due_in_seconds": None}
+    queue.execute("DELETE FROM runledger.job_queue")

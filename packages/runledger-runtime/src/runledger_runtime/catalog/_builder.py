@@ -25,6 +25,7 @@ from ..registry import (
     RegisteredHandler,
     bind_handler,
     check_retry_delay,
+    checked_job_type,
     refuse,
 )
 from .defaults import (
@@ -98,6 +99,8 @@ class JobCatalog:
                 `catalog.handler_job_type_mismatch`, `catalog.async_handler_unsupported`,
                 `catalog.invalid_job_definition_value` or `catalog.frozen`.
         """
+        # At once: `@catalog.job` without parentheses would never come to the handler.
+        checked_job_type(job_type, error=CatalogError)
         overrides = JobCatalogDefinitionOverrides(**values)
         if handler is not None:
             self._add(job_type, handler, overrides)

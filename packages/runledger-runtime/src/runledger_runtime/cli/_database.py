@@ -188,8 +188,9 @@ def _checked(url: str | None) -> str:
         raise ValidationError("config.database_url_missing", "no database is given")
     try:
         conninfo_to_dict(url)
-    except psycopg.Error:
-        # Without its cause: the driver repeats the string.
+    except (psycopg.Error, UnicodeError):
+        # Without its cause: the driver repeats the string. Bytes that are no UTF-8 come as
+        # surrogates, which cannot be encoded for it.
         refused: RunledgerError = ValidationError(
             "config.database_url_invalid", "the connection string cannot be read"
         )

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _WAIT_FOR_BUSY_MS: Final = 50
+OUTCOME_UNKNOWN: Final = "db.outcome_unknown"
 
 
 class PumpLink:
@@ -88,8 +89,8 @@ class PumpLink:
                     connection, successes=batch.successes, failures=batch.failures, claim=claim
                 )
         except QueryError as error:
-            # A refusal is an answer: the server rolled the round back.
-            if claim is not None and connection.closed:
+            # Anything else is an answer: nothing was sent, or the server rolled it back.
+            if claim is not None and error.code == OUTCOME_UNKNOWN:
                 self.expect_unknown_claims(error)
             raise
         self._outage.ended()
@@ -141,10 +142,11 @@ class PumpLink:
         """Take a fresh connection, after a wait that grows with each failure."""
         step = self._outage.failed()
         if step.is_worth_logging:
-            _logger.warning(
-                "the worker waits for the database",
-                extra={"failures": step.failures, "code": error.code},
-                exc_info=error,
+            _logger.log(
+                logging.WARNING if error.is_transient else logging.ERROR,
+                "the worker waits for the database: %s",
+                error,
+                extra={"failures": step.failures, "sqlstate": error.sqlstate},
             )
         self._retry_at = time.monotonic() + step.delay_seconds
         self.close()

@@ -226,8 +226,7 @@ class Pump:
         except QueryError as error:
             # Leased and in nobody's book, or perhaps done: ask, and they come again.
             self._link.expect_unknown_claims(error)
-            if self._is_ending:
-                raise
+            raise
         for job in claimed:
             handler = self._registry.get(job.job_type)
             execution = self._link.execution(job)

@@ -54,6 +54,15 @@ def test_connection_strings_never_reach_the_screen(run_cli, url):
     assert "Traceback" not in result.output
 
 
+@pytest.mark.parametrize("url", ["postgresql://\udcff", "postgresql://%FF", "dbname=\udcff"])
+def test_connection_string_that_is_no_utf8_is_refused_with_its_code(run_cli, url):
+    result = run_cli("jobs", "list", "--database-url", url)
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: config.database_url_invalid: ")
+    assert "Traceback" not in result.output
+
+
 def test_unreadable_connection_string_shows_the_form_of_one(run_cli):
     result = run_cli("migrate", "--check", DATABASE_URL="user:secret@host")
 
