@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from inspect import signature
 from pathlib import Path
 from threading import Event
@@ -44,6 +45,15 @@ def pool(runledger_pool, runledger_database, monkeypatch):
     with runledger_pool.connection() as connection:
         connection.execute("CREATE TABLE orders (id int PRIMARY KEY)")
     return runledger_pool
+
+
+@pytest.fixture
+def working_folder(monkeypatch):
+    """Go to a folder that the account of an embedded server may enter, unlike those of pytest."""
+    with tempfile.TemporaryDirectory(prefix="runledger-pages-") as folder:
+        Path(folder).chmod(0o711)
+        monkeypatch.chdir(folder)
+        yield
 
 
 def run_block(example: Example) -> None:
@@ -91,6 +101,7 @@ def examples(page: Path) -> list[Example]:
     return list(Document.parse(str(page), CodeBlockParser("python", run_block)).examples())
 
 
+@pytest.mark.usefixtures("working_folder")
 @pytest.mark.parametrize(
     "page",
     [
@@ -109,6 +120,8 @@ def test_python_of_a_page_runs(page, pool, runledger_database):
     }
 
     for block in blocks:
+        # A block that opened one by this name has closed it.
+        block.namespace["pool"] = pool
         block.evaluate()
 
 

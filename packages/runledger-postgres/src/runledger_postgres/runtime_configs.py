@@ -25,9 +25,9 @@ from runledger_core import (
 
 from ._arguments import check_lock_timeout
 from ._database import Database
+from ._paging import require_page
 from ._rows import Statement, column
 from ._session import DEFAULT_LOCK_TIMEOUT_MS, Bound, run
-from .definitions._read import require_page
 from .errors import QueryError, refusal
 
 _INT32_MAX: Final = 2**31 - 1

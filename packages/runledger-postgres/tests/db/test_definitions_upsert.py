@@ -19,6 +19,8 @@ from runledger_postgres.errors import QueryError
 from runledger_test_support import Interleaving, Session, Step, StepContext, permute
 from runledger_test_support import TemporaryDatabase as Database
 
+pytestmark = pytest.mark.core
+
 CONNECTIONS = 16
 MAIL = JobDefinitionSpec("mail")
 MAIL_DISABLED = JobDefinitionSpec("mail", is_enabled=False)

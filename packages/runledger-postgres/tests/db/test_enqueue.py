@@ -16,6 +16,8 @@ from runledger_core import limits as core_limits
 from runledger_postgres import enqueue_job, enqueue_jobs, get_job
 from runledger_postgres.jobs import JobRecord, _enqueue
 
+pytestmark = pytest.mark.core
+
 ORGANIZATION = UUID("01900000-0000-7000-8000-000000000001")
 
 # For what is refused, or answered, without one.

@@ -15,6 +15,8 @@ from runledger_postgres.lifecycle import (
     requeue_job,
 )
 
+pytestmark = pytest.mark.core
+
 ORGANIZATION_A = UUID("01900000-0000-7000-8000-00000000000a")
 ORGANIZATION_B = UUID("01900000-0000-7000-8000-00000000000b")
 INSTANT = datetime(2030, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC)

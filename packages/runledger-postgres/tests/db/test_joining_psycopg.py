@@ -16,6 +16,8 @@ from runledger_postgres import enqueue_job, enqueue_jobs, get_job
 from runledger_postgres.errors import QueryError
 from runledger_postgres.jobs import JobRecord
 
+pytestmark = pytest.mark.core
+
 BYTES_OID = 17
 BYTES_LOADER: Any = psycopg.adapters.get_loader(BYTES_OID, Format.TEXT)
 BYTES_DUMPER = psycopg.adapters.get_dumper(bytes, PyFormat.BINARY)

@@ -22,6 +22,8 @@ from runledger_postgres.migrations import (
 from runledger_postgres.migrations._turn import MIGRATION_LOCK_KEY
 from runledger_test_support import TemporaryDatabase
 
+pytestmark = pytest.mark.core
+
 NAMES = [
     "202603280001_runledger_baseline",
     "202604100001_runledger_migration_history",

@@ -17,6 +17,8 @@ import runledger_postgres
 from runledger_postgres._rows import NoRow, Statement
 from runledger_test_support import TemporaryDatabase
 
+pytestmark = pytest.mark.core
+
 PARAMETER: Final = re.compile(r"%\((\w+)\)s")
 
 

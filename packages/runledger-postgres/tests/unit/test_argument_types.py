@@ -25,8 +25,8 @@ LEASE = JobLease(JOB, 1, attempt=1, claim_number=1, worker_id="worker-1")
 FAILURE = JobFailure.retryable("a.code", "message")
 UPDATE = JobProgressUpdate(done=1)
 SPEC = JobDefinitionSpec("test.job", max_attempts=3)
-ADMIN = {"scope": Scope.ADMIN}
-TTL = {"lease_ttl_seconds": 60}
+ADMIN: dict[str, Any] = {"scope": Scope.ADMIN}
+TTL: dict[str, Any] = {"lease_ttl_seconds": 60}
 
 Call = Callable[[Any], object]
 

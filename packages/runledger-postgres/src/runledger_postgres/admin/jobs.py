@@ -11,8 +11,8 @@ from sqlalchemy import select
 from runledger_core import check_uuid
 
 from .._database import Database
+from .._paging import require_page
 from ..jobs import JobSummary
-from ..jobs._paging import require_page
 from ._select import fetch
 from .filters import JobFilter, job_conditions
 from .tables import job_queue

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from runledger_core import ErrorCategory, JobType, check_text
+from runledger_core import JobType, check_text
 
 from .._database import Database
+from .._paging import require_page
 from .._rows import Statement
 from .._session import Bound, run
-from ..errors import refusal
 from .rows import JobDefinitionRecord
-
-MAX_PAGE: Final = 1_000
 
 DEFINITION_COLUMNS: Final = """
     d.job_type, d.version, d.max_attempts, d.default_timeout_seconds, d.default_priority,
@@ -80,18 +78,3 @@ def list_job_definitions(
         check_text(after, field="after", allow_blank=True)
     params = {"job_type_contains": job_type_contains, "limit": limit, "after": after}
     return run(db, Bound(LIST_JOB_DEFINITIONS, params))
-
-
-def require_page(limit: int) -> None:
-    """Refuse a page size outside 1 to 1,000.
-
-    Raises:
-        ValidationError: `job.invalid_pagination`.
-    """
-    if type(limit) is not int or not 1 <= limit <= MAX_PAGE:
-        raise refusal(
-            ErrorCategory.VALIDATION,
-            "job.invalid_pagination",
-            f"limit must be between 1 and {MAX_PAGE}",
-            field="limit",
-        )

@@ -8,10 +8,10 @@ from uuid import UUID
 from runledger_core import Scope, check_uuid
 
 from .._database import Database
+from .._paging import require_cursor, require_page
 from .._rows import Statement
 from .._scope import IN_SCOPE, scope_parameters
 from .._session import Bound, run
-from ._paging import require_cursor, require_page
 from .rows import DeadLetterCursor, JobDeadLetterRecord, JobDeadLetterSummary
 
 _SUMMARY_COLUMNS: Final = """

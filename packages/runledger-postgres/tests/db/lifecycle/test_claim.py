@@ -30,6 +30,8 @@ from runledger_postgres.lifecycle._claim import CLAIM_JOBS
 from runledger_postgres.lifecycle._ready import LOOK_AT_BACKLOG, READY_DUE_JOBS
 from runledger_test_support import make_due
 
+pytestmark = pytest.mark.core
+
 if TYPE_CHECKING:
     from conftest import Queue
 

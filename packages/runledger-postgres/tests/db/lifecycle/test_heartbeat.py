@@ -17,6 +17,8 @@ from runledger_postgres.lifecycle import (
 )
 from runledger_test_support import age_lease, expire_lease
 
+pytestmark = pytest.mark.core
+
 if TYPE_CHECKING:
     from conftest import Queue
 

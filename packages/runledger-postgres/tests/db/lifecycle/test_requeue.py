@@ -26,6 +26,8 @@ from runledger_postgres.lifecycle import (
     update_job_progress,
 )
 
+pytestmark = pytest.mark.core
+
 if TYPE_CHECKING:
     from conftest import Queue
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import sys
 import traceback
+from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from typing import Final
 
@@ -38,11 +40,39 @@ def load_catalog(app: str) -> JobCatalog:
             message = f"the module {module_name} has no {name}"
             raise CommandFailure(NotFoundError("cli.app_not_found", message)) from None
     if not isinstance(found, JobCatalog) and callable(found):
-        found = found()
+        found = _call(app, found)
     if isinstance(found, JobCatalog):
         return found
     message = f"{app} is a {type(found).__name__}, not a JobCatalog"
     raise CommandFailure(ValidationError("cli.app_not_a_catalog", message))
+
+
+def _call(app: str, function: Callable[..., object]) -> object:
+    if _needs_arguments(function):
+        message = f"{app} needs arguments; a function for --app is called without any"
+        raise CommandFailure(
+            ValidationError("cli.app_not_a_catalog", message),
+            next_step="name a JobCatalog, or a function without parameters that returns one",
+        )
+    try:
+        return function()
+    except Exception as error:
+        message = f"calling {app} failed: {type(error).__name__}: {error}"
+        raise CommandFailure(
+            ValidationError("cli.app_not_a_catalog", message), next_step=_place(error)
+        ) from error
+
+
+def _needs_arguments(function: Callable[..., object]) -> bool:
+    try:
+        parameters = signature(function)
+    except ValueError:  # some of C have none
+        return False
+    try:
+        parameters.bind()
+    except TypeError:
+        return True
+    return False
 
 
 def _import(module_name: str) -> object:
@@ -65,11 +95,15 @@ def _import(module_name: str) -> object:
 
 
 def _import_failure(module_name: str, error: Exception) -> CommandFailure:
-    where = traceback.extract_tb(error.__traceback__)[-1]
     return CommandFailure(
         ValidationError(
             "cli.app_import_failed",
             f"importing {module_name} failed: {type(error).__name__}: {error}",
         ),
-        next_step=f"look at {where.filename}, line {where.lineno}",
+        next_step=_place(error),
     )
+
+
+def _place(error: Exception) -> str:
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"look at {where.filename}, line {where.lineno}"

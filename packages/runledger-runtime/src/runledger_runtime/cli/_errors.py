@@ -13,7 +13,7 @@ from runledger_core import RunledgerError, visible_text
 MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "cli.app_import_failed": "The module of --app cannot be imported.",
-        "cli.app_not_a_catalog": "What --app names is no JobCatalog.",
+        "cli.app_not_a_catalog": "What --app names is no JobCatalog and gives none.",
         "cli.app_not_found": "The module of --app, or the name in it, does not exist.",
         "cli.confirmation_required": "A command for many jobs needs --yes.",
         "cli.demo_failed": "The demo did not end as it should, or its numbers do not add up.",

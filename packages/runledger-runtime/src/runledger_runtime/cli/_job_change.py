@@ -15,6 +15,7 @@ from runledger_core import ConflictError, JobStatus, Scope, ValidationError
 from runledger_postgres import OperatorVerdict, cancel_jobs, requeue_jobs
 
 from ._database import Target, database_options
+from ._errors import CommandFailure
 from ._job_list import filter_options, make_filter
 from ._output import print_json
 from ._scope import scope_options
@@ -27,6 +28,7 @@ _SENTENCES: Final = {
     OperatorVerdict.INVALID_STATE: "its status does not allow this",
     OperatorVerdict.WORKFLOW_MANAGED: "it belongs to a workflow run",
 }
+_NONE_FOUND: Final = "runledger jobs list; with --org or --global only jobs in there are seen"
 
 
 class _Change(Protocol):
@@ -147,9 +149,12 @@ def _change_named(verb: _Verb, connection: psycopg.Connection, choice: _Choice) 
             click.echo(f"{job_id} {_SENTENCES.get(verdict, verb.done)}")
     refused = len(verdicts) - verdicts.count(OperatorVerdict.DONE)
     if refused:
-        raise ConflictError(
+        error = ConflictError(
             "cli.some_jobs_refused", f"{refused} of {len(verdicts)} jobs were not {verb.done}"
         )
+        # Jobs that were not found have no status to look at.
+        none_found = verdicts.count(OperatorVerdict.NOT_FOUND) == len(verdicts)
+        raise CommandFailure(error, next_step=_NONE_FOUND if none_found else None)
 
 
 def _change_chosen(verb: _Verb, connection: psycopg.Connection, choice: _Choice) -> None:

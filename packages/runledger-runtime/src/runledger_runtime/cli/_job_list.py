@@ -96,6 +96,9 @@ def list_command(
             }
         )
         return
+    if not jobs:
+        click.echo("no jobs")
+        return
     print_table(_HEADERS, [_row(job) for job in jobs], flexible=_FLEXIBLE)
     if next_after is not None:
         click.echo(f"more: --after {next_after}", err=True)

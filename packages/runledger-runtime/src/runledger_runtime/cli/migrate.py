@@ -11,26 +11,28 @@ from ._database import Target, database_options
 
 
 @click.command("migrate")
-@click.option("--check", "mode", flag_value="check", help="Only say whether the schema is current.")
+@click.option("--check", "checks", is_flag=True, help="Only say whether the schema is current.")
 @click.option(
     "--sql",
-    "mode",
-    flag_value="sql",
+    "prints",
+    is_flag=True,
     help="Print a script instead: what the database lacks, or without any the whole schema.",
 )
 @database_options
-def command(mode: str | None, target: Target) -> None:
+def command(*, checks: bool, prints: bool, target: Target) -> None:
     """Create the schema of this version, or upgrade to it.
 
     Safe to run at any time, from any number of processes, beside running workers.
     """
-    match mode:
-        case "check":
-            _check(target)
-        case "sql":
-            _print_script(target)
-        case _:
-            _migrate(target)
+    if checks and prints:
+        message = "give either --check or --sql"
+        raise click.UsageError(message)
+    if checks:
+        _check(target)
+    elif prints:
+        _print_script(target)
+    else:
+        _migrate(target)
 
 
 def _migrate(target: Target) -> None:

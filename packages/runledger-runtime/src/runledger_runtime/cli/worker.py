@@ -27,9 +27,17 @@ from ._log import flush_logs, log_to_stderr
 # Handlers borrow connections for moments; the engine has its own.
 _POOL_CONNECTIONS: Final = 10
 _LEVELS: Final = ("debug", "info", "warning", "error")
+# The first character keeps click from filling the lines; in a docstring it would need a raw one.
+_EXIT_CODES: Final = """\b
+Exit codes:
+  0   stopped by a signal, everything settled
+  1   could not start, or a loop failed
+  2   wrong usage
+  70  stopped, but handlers still ran: after the timeout or a second signal
+"""
 
 
-@click.command("worker")
+@click.command("worker", epilog=_EXIT_CODES)
 @click.option(
     "--app", required=True, metavar="MODULE:CATALOG", help="The JobCatalog with the handlers."
 )
@@ -69,24 +77,23 @@ def command(
     log_level: str,
     target: Target,
 ) -> None:
-    r"""Run the jobs of a catalog until SIGINT or SIGTERM.
+    """Run the jobs of a catalog until SIGINT or SIGTERM.
 
     The first signal ends claiming and lets running handlers end; a second one ends the process at
     once. What was running then is run again when its lease has expired. JOBS_* variables of the
     environment are the settings.
-
-    \b
-    Exit codes:
-      0   stopped by a signal, everything settled
-      1   could not start, or a loop failed
-      2   wrong usage
-      70  stopped, but handlers still ran: after the timeout or a second signal
     """
     log_to_stderr(log_level)
     config = JobsConfig.from_env()
     if concurrency is not None:
         config = replace(config, max_global_concurrency=concurrency)
     catalog = load_catalog(app)
+    if not catalog.definitions():
+        click.echo(
+            f"warning: the catalog {visible_text(app)} is empty, so no job will run; register"
+            " handlers with @catalog.job(...) in modules that it imports",
+            err=True,
+        )
     with target.dsn() as dsn:
         # One connection first: it tells at once, and plainly, what a pool would retry.
         with closing(connect(dsn)) as connection:

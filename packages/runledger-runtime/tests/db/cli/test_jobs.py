@@ -93,9 +93,24 @@ def test_scope_limits_what_is_listed(run_cli, runledger_pool):
     assert listed("--org", str(other)) == []
 
 
-def test_empty_list_is_no_failure(run_cli):
-    assert run_cli("jobs", "list").exit_code == 0
+def test_empty_list_is_no_failure_and_says_so(run_cli):
+    result = run_cli("jobs", "list")
+
+    assert (result.exit_code, result.stdout) == (0, "no jobs\n")
     assert json.loads(run_cli("jobs", "list", "--json").stdout) == {"jobs": [], "next_after": None}
+
+
+@pytest.mark.parametrize("verb", ["cancel", "requeue"])
+def test_change_of_unknown_jobs_does_not_advise_to_show_them(run_cli, runledger_pool, verb):
+    unknown = run_cli("jobs", verb, UNKNOWN)
+    (job_id,) = enqueue(runledger_pool)
+    cancel_jobs(runledger_pool, [job_id], scope=Scope.ADMIN)
+    mixed = run_cli("jobs", "cancel", UNKNOWN, str(job_id))
+
+    assert (unknown.exit_code, mixed.exit_code) == (1, 1)
+    assert "jobs show" not in unknown.stderr
+    assert " next: runledger jobs list; " in unknown.stderr
+    assert " next: runledger jobs show ID" in mixed.stderr
 
 
 def test_show_tells_row_payload_attempts_and_timeline(run_cli, runledger_pool):

@@ -65,6 +65,14 @@ def test_sql_without_a_database_is_the_whole_schema(monkeypatch):
     assert "CREATE TABLE runledger.job_queue" in result.stdout
 
 
+def test_check_and_sql_together_are_wrong_usage(run_cli):
+    for options in (["--sql", "--check"], ["--check", "--sql"]):
+        result = run_cli("migrate", *options)
+
+        assert result.exit_code == 2
+        assert "give either --check or --sql" in result.stderr
+
+
 def test_verbs_refuse_a_database_without_the_schema(runledger_unmigrated_database):
     variables = {"DATABASE_URL": runledger_unmigrated_database.dsn}
 

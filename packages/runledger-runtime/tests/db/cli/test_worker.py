@@ -18,6 +18,7 @@ import time
 from runledger_runtime.catalog import JobCatalog
 
 catalog = JobCatalog()
+empty = JobCatalog()
 
 @catalog.job("quick", max_attempts=4)
 def quick(context, payload):
@@ -89,6 +90,20 @@ def test_signal_ends_an_idle_worker_with_success(start_worker, runledger_pool, n
     stored = get_job(runledger_pool, job.id, scope=Scope.ADMIN)
     assert stored is not None
     assert stored.status is JobStatus.SUCCEEDED
+
+
+def test_worker_of_an_empty_catalog_is_told_to_register_handlers(start_worker):
+    process = start_worker("--app", "shop:empty")
+    assert process.stderr is not None
+    first = process.stderr.readline()
+    wait_until_ready(process)
+
+    process.terminate()
+
+    assert end(process)[0] == 0
+    assert first.startswith(
+        "warning: the catalog shop:empty is empty, so no job will run; register"
+    )
 
 
 @pytest.mark.parametrize("attempt", range(3))

@@ -14,6 +14,12 @@ number = 7
 def make():
     return catalog
 
+def configured(url):
+    return catalog
+
+def broken():
+    raise KeyError("SHOP_URL")
+
 class Settings:
     jobs = catalog
 """
@@ -47,6 +53,8 @@ def test_catalog_is_found_in_the_current_directory(shop, name):
         (":catalog", "cli.app_not_found"),
         ("..shop:catalog", "cli.app_not_found"),
         ("shop_for_tests:number", "cli.app_not_a_catalog"),
+        ("shop_for_tests:configured", "cli.app_not_a_catalog"),
+        ("shop_for_tests:broken", "cli.app_not_a_catalog"),
         ("broken_for_tests:catalog", "cli.app_import_failed"),
         ("lacking_for_tests:catalog", "cli.app_import_failed"),
     ],
@@ -64,3 +72,20 @@ def test_failing_import_names_error_file_and_line(shop, tmp_path):
 
     assert "ZeroDivisionError: division by zero" in str(caught.value.error)
     assert caught.value.next_step == f"look at {tmp_path / 'broken_for_tests.py'}, line 2"
+
+
+def test_function_that_needs_arguments_is_refused_in_words(shop):
+    with pytest.raises(CommandFailure) as caught:
+        load_catalog(f"{shop}:configured")
+
+    assert "shop_for_tests:configured needs arguments" in str(caught.value.error)
+    assert "without parameters" in str(caught.value.next_step)
+
+
+def test_function_that_raises_is_told_with_its_error_and_line(shop, tmp_path):
+    with pytest.raises(CommandFailure) as caught:
+        load_catalog(f"{shop}:broken")
+
+    assert "calling shop_for_tests:broken failed: KeyError: 'SHOP_URL'" in str(caught.value.error)
+    line = SHOP[: SHOP.index("raise KeyError")].count("\n") + 1
+    assert caught.value.next_step == f"look at {tmp_path / 'shop_for_tests.py'}, line {line}"

@@ -1,7 +1,10 @@
 import subprocess
 import sys
 
+import click
 import pytest
+
+from runledger_runtime.cli._main import runledger
 
 VERBS = ("demo", "jobs", "migrate", "worker")
 
@@ -26,6 +29,30 @@ def test_every_verb_has_help(run_cli, verb):
 
     assert result.exit_code == 0
     assert "Usage: runledger" in result.stdout
+
+
+def texts_of_help(command, names=("runledger",), parent=None):
+    context = click.Context(command, info_name=names[-1], parent=parent)
+    yield " ".join(names), command.get_help(context)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            verb = command.get_command(context, name)
+            assert verb is not None
+            yield from texts_of_help(verb, (*names, name), context)
+
+
+def test_help_of_no_verb_shows_a_backslash():
+    texts = dict(texts_of_help(runledger))
+
+    assert {"runledger worker", "runledger jobs list"} <= texts.keys()
+    assert [name for name, text in texts.items() if "\\" in text or "\b" in text] == []
+
+
+def test_help_of_the_worker_lists_exit_codes_line_by_line(run_cli):
+    lines = [line.strip() for line in run_cli("worker", "--help").stdout.splitlines()]
+
+    assert "0   stopped by a signal, everything settled" in lines
+    assert "2   wrong usage" in lines
 
 
 def test_help_imports_neither_rich_nor_sqlalchemy():

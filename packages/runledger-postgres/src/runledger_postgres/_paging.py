@@ -6,7 +6,7 @@ from typing import Final
 
 from runledger_core import ErrorCategory
 
-from ..errors import QueryError, refusal
+from .errors import QueryError, refusal
 
 MAX_PAGE: Final = 1_000
 
