@@ -64,7 +64,6 @@ def test_asynchronous_connection_and_pool_are_refused(runledger_database):
 
 
 def test_asynchronous_sqlalchemy_is_refused(runledger_database):
-    pytest.importorskip("greenlet")
     from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine  # noqa: PLC0415  # needs it
 
     url = sqlalchemy.make_url(runledger_database.dsn).set(drivername="postgresql+psycopg")

@@ -155,27 +155,40 @@ class Settling:
         return taken
 
     def _tell(self, outcome: Outcome, stored: SuccessOutcome | FailureOutcome) -> None:
-        if isinstance(stored, SuccessOutcome) or stored.dead_letter_reason is None:
-            return
         job, failure = outcome.execution.job, outcome.result
+        if isinstance(stored, SuccessOutcome) or not isinstance(failure, JobFailure):
+            return
+        # The code, not the message: that may hold anything, and is in the job's row.
+        _logger.log(
+            logging.INFO if stored.dead_letter_reason is None else logging.WARNING,
+            "attempt failed",
+            extra={
+                "job_id": str(job.id),
+                "job_type": job.job_type,
+                "attempt": job.lease.attempt,
+                "code": failure.code,
+                "disposition": stored.disposition,
+            },
+        )
+        if stored.dead_letter_reason is None:
+            return
         # A repeat does not say what the row holds; the claim's own checkpoint is as good.
         checkpoint = job.checkpoint if stored.checkpoint is UNSET else stored.checkpoint
-        if isinstance(failure, JobFailure):
-            info = JobDeadLetterInfo(
-                failure,
-                stored.dead_letter_reason,
-                max_attempts=stored.max_attempts or job.max_attempts,
+        info = JobDeadLetterInfo(
+            failure,
+            stored.dead_letter_reason,
+            max_attempts=stored.max_attempts or job.max_attempts,
+        )
+        self._on_dead_letter(
+            DeadLetter(
+                job.lease,
+                job.job_type,
+                organization_id=job.organization_id,
+                payload=job.payload,
+                checkpoint=None if isinstance(checkpoint, Unset) else checkpoint,
+                info=info,
             )
-            self._on_dead_letter(
-                DeadLetter(
-                    job.lease,
-                    job.job_type,
-                    organization_id=job.organization_id,
-                    payload=job.payload,
-                    checkpoint=None if isinstance(checkpoint, Unset) else checkpoint,
-                    info=info,
-                )
-            )
+        )
 
     def _failure_entry(self, outcome: Outcome, failure: JobFailure) -> FailureEntry:
         job = outcome.execution.job

@@ -240,3 +240,23 @@ def test_an_exception_that_cannot_be_printed_or_rebuilt_is_stored_by_its_type(
     job = run_one(runledger_pool, start_worker, eventually, handler)
 
     assert (job.last_error_message or "").startswith("AwkwardError: ")
+
+
+def test_failed_attempts_are_logged_by_code_and_never_by_message(
+    runledger_pool: ConnectionPool[Any],
+    start_worker: Any,
+    eventually: Eventually,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "runledger_runtime")
+
+    def handler(_context: Any, _payload: Any) -> None:
+        raise JobFailure.terminal("mail.no_recipient", "secret@example.com")
+
+    job = run_one(runledger_pool, start_worker, eventually, handler)
+
+    eventually(lambda: "attempt failed" in caplog.messages)
+    (record,) = [record for record in caplog.records if record.message == "attempt failed"]
+    assert (record.levelname, record.__dict__["code"]) == ("WARNING", "mail.no_recipient")
+    assert record.__dict__["job_id"] == str(job.id)
+    assert "secret@example.com" not in str(record.__dict__)
