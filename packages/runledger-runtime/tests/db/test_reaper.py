@@ -323,7 +323,7 @@ def test_a_pass_that_is_refused_is_tried_again(runledger_pool, runledger_databas
     with runledger_database.connect(autocommit=True) as connection:
         connection.execute("ALTER TABLE runledger.job_queue RENAME TO elsewhere")
         with running_reaper(runledger_pool) as running:
-            assert running.next_error().code == "db.query_failed"
+            assert running.next_error().code == "schema.missing_migration_history"
             running.next_error()
             connection.execute("ALTER TABLE runledger.elsewhere RENAME TO job_queue")
 
