@@ -351,9 +351,23 @@ FAIL_WHEN = """
         FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION public.fail();
 """
 
+
+def is_unreadable(body: str) -> bool:
+    """Whether this Python cannot read the JSON; from 3.13 on it reads deeper than before."""
+    try:
+        json.loads(body)
+    except (ValueError, RecursionError):
+        return True
+    return False
+
+
 UNDECODABLE = {
-    "number of 5,000 digits": "1" + "0" * 5_000,
-    "3,000 levels": "[" * 3_000 + "]" * 3_000,
+    name: body
+    for name, body in {
+        "number of 5,000 digits": "1" + "0" * 5_000,
+        "3,000 levels": "[" * 3_000 + "]" * 3_000,
+    }.items()
+    if is_unreadable(body)
 }
 
 
