@@ -188,7 +188,8 @@ class Pump:
             )
         result = self._link.round(batch, claim)
         resting = len(self._settling.busy)
-        self._outcomes = self._settling.settle(batch, result.successes, result.failures)
+        # Added: what was tried apart in this step may have left some there.
+        self._outcomes += self._settling.settle(batch, result.successes, result.failures)
         claimed = len(result.claimed) + len(result.undecodable)
         if claim is not None:
             self._start(result.claimed, result.undecodable)

@@ -270,3 +270,31 @@ def test_completion_that_was_never_initialised_ends_its_job_and_not_the_worker(
 
     eventually(lambda: look("SELECT count(*) FROM runledger.job_attempts") == 1)
     assert worker.thread.is_alive()
+
+
+def test_outcome_tried_apart_while_others_end_is_not_forgotten(
+    runledger_pool: ConnectionPool[Any], start_worker: Any, eventually: Eventually, look: Any
+) -> None:
+    with runledger_pool.connection() as connection:
+        connection.execute("CREATE SEQUENCE tries")
+        # At first for the server's reasons, then for the outcome's own.
+        connection.execute(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            " IF NEW.status = 'SUCCEEDED' AND NEW.payload ->> 'n' = '0' THEN"
+            " IF nextval('tries') <= 6 THEN RAISE EXCEPTION USING ERRCODE = '42501'; END IF;"
+            " RAISE EXCEPTION 'no'; END IF; RETURN NEW; END $$"
+        )
+        connection.execute(
+            "CREATE TRIGGER refuse BEFORE UPDATE ON runledger.job_queue"
+            " FOR EACH ROW EXECUTE FUNCTION refuse()"
+        )
+
+    def handler(context: Any, payload: Any) -> None:
+        if payload["n"]:
+            context.wait(0.005)
+
+    start_worker({"jobs.one": handler}, max_global_concurrency=4)
+    enqueue_jobs(runledger_pool, [JobEnqueue("jobs.one", {"n": n}) for n in range(3_000)])
+
+    eventually(lambda: look(STATUS, '{"n": 0}') == "DEAD_LETTERED")
+    assert look("SELECT attempt FROM runledger.job_queue WHERE status = 'DEAD_LETTERED'") == 1
