@@ -92,7 +92,7 @@ def test_later_changes_of_the_payload_change_nothing():
         ("max_attempts", False, "input.wrong_type"),
         ("timeout_seconds", -1, "input.out_of_range"),
         ("timeout_seconds", 1.0, "input.wrong_type"),
-        ("next_run_at", datetime(2026, 7, 1), "input.naive_timestamp"),  # noqa: DTZ001
+        ("next_run_at", datetime(2026, 7, 1), "input.naive_timestamp"),  # noqa: DTZ001  # the mistake
         ("next_run_at", "now", "input.wrong_type"),
         ("idempotency_key", "", "input.blank"),
         ("idempotency_key", " \n", "input.blank"),
@@ -146,9 +146,9 @@ def test_clones_are_equal(clone):
 
 def test_requests_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        full_request().priority = 1  # pyright: ignore[reportAttributeAccessIssue]
+        full_request().priority = 1  # pyright: ignore[reportAttributeAccessIssue]  # the mistake
 
 
 def test_options_are_keyword_only():
     with pytest.raises(TypeError):
-        JobEnqueue("a", None, ORGANIZATION)  # pyright: ignore[reportCallIssue]
+        JobEnqueue("a", None, ORGANIZATION)  # pyright: ignore[reportCallIssue]  # the mistake

@@ -68,7 +68,7 @@ class SendEmailCarefully(SendEmail):
 
 def test_the_context_is_abstract():
     with pytest.raises(TypeError, match="abstract"):
-        JobContext()  # pyright: ignore[reportAbstractUsage]
+        JobContext()  # pyright: ignore[reportAbstractUsage]  # the mistake
 
 
 def test_a_running_handler_goes_on():

@@ -209,7 +209,7 @@ def test_texts_of_failures_are_never_refused(code, message, stored_code, stored_
 
 def test_failures_need_a_kind():
     with pytest.raises(ValidationError) as caught:
-        JobFailure("FATAL", "a", "b")  # pyright: ignore[reportArgumentType]
+        JobFailure("FATAL", "a", "b")  # pyright: ignore[reportArgumentType]  # the mistake
 
     assert caught.value.code == "input.out_of_range"
 

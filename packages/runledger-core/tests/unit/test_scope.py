@@ -26,7 +26,7 @@ def test_equal_scopes_are_equal():
 
 def test_scopes_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        Scope.GLOBAL.organization_id = ORGANIZATION  # pyright: ignore[reportAttributeAccessIssue]
+        Scope.GLOBAL.organization_id = ORGANIZATION  # pyright: ignore[reportAttributeAccessIssue]  # the mistake
 
 
 @pytest.mark.parametrize(

@@ -250,12 +250,12 @@ def test_instants_of_subclasses_count_by_their_fields():
 @pytest.mark.parametrize(
     ("value", "code"),
     [
-        (datetime(2026, 7, 1), "input.naive_timestamp"),  # noqa: DTZ001
+        (datetime(2026, 7, 1), "input.naive_timestamp"),  # noqa: DTZ001  # the mistake
         (datetime(2026, 7, 1, tzinfo=NoOffset()), "input.naive_timestamp"),
         (datetime(2026, 7, 1, tzinfo=BadOffset()), "input.out_of_range"),
         (datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=1))), "input.out_of_range"),
         (datetime.max.replace(tzinfo=timezone(timedelta(hours=-1))), "input.out_of_range"),
-        (datetime(2026, 7, 1).date(), "input.wrong_type"),  # noqa: DTZ001
+        (datetime(2026, 7, 1).date(), "input.wrong_type"),  # noqa: DTZ001  # the mistake
         ("2026-07-01T00:00:00Z", "input.wrong_type"),
         (0, "input.wrong_type"),
     ],

@@ -233,7 +233,7 @@ def test_the_environment_gives_the_settings_by_default(pool, monkeypatch):
 
 def test_something_else_is_no_pool():
     with pytest.raises(ValidationError) as caught:
-        Supervisor.builder("postgresql://host/db", CONFIG)  # pyright: ignore[reportArgumentType]
+        Supervisor.builder("postgresql://host/db", CONFIG)  # pyright: ignore[reportArgumentType]  # the mistake
 
     assert caught.value.code == "input.wrong_type"
     assert caught.value.field == "pool"

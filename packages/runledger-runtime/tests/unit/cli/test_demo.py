@@ -57,7 +57,7 @@ def make_summary(**changes: object) -> Summary:
         "repeated_enqueue_agrees": True,
         "handler_was_told": True,
     }
-    return Summary(**(numbers | changes))  # type: ignore[arg-type]
+    return Summary(**(numbers | changes))  # type: ignore[arg-type]  # the mistake
 
 
 def test_each_change_of_a_job_is_told_once():
