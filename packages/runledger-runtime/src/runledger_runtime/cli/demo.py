@@ -26,6 +26,7 @@ from ._demo_catalog import Witness, make_demo_catalog
 from ._demo_script import Script
 from ._demo_summary import Summary, next_commands, print_summary, summarize
 from ._demo_view import Changes, open_view
+from ._log import log_to_stderr
 from ._output import make_console, print_json
 
 _CONCURRENCY: Final = 6
@@ -58,6 +59,8 @@ def command(directory: Path | None, database_url: str | None, *, as_json: bool) 
     if directory is not None and database_url is not None:
         message = "give --directory or --database-url, not both"
         raise click.UsageError(message)
+    # What attempts come to is the show itself; only what goes wrong with the worker is logged.
+    log_to_stderr("error")
     with ExitStack() as stack:
         stack.enter_context(_terminate_like_ctrl_c())
         dsn, kept = _open_database(stack, directory, database_url)

@@ -73,6 +73,7 @@ def test_lines_tell_the_story_without_control_characters(show):
         "it adds up: 36 = 32 + 2 + 2",
     ):
         assert part in text
+    assert "attempt failed" not in show.lines  # The worker's log is not mixed in.
 
 
 def test_show_is_long_enough_to_see_and_short_enough_to_watch(show):
