@@ -105,8 +105,10 @@ class Listener(threading.Thread):
         elif notice.channel == CANCEL_CHANNEL:
             with suppress(ValueError):
                 self._on_cancel([UUID(text) for text in notice.payload.split(",")])
-        elif notice.payload == self.token:
+        elif notice.payload == self.token and not self.is_proven:
             self.is_proven = True
+            # A worker that has long been asleep takes its marks now, not at its next poll.
+            self._on_wake(None)
 
     def _warn_if_deaf(self) -> None:
         sent_at = self.echo_sent_at
