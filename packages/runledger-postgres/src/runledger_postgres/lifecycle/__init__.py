@@ -8,6 +8,7 @@ from ._failure import FailureEntry, FailureOutcome, complete_job_failure, fail_j
 from ._heartbeat import HeartbeatVerdict, heartbeat_job, heartbeat_jobs
 from ._operator import OperatorVerdict
 from ._progress import StoredProgress, update_job_progress
+from ._ready import Backlog, ReadyMark, Walk
 from ._reap import ReapedJob, ReapError, ReapResult, reap_expired_leases
 from ._release import release_job, release_jobs
 from ._requeue import requeue_job, requeue_jobs
@@ -16,6 +17,7 @@ from ._success import SuccessEntry, SuccessOutcome, complete_job_success, comple
 from ._verdict import WriteVerdict
 
 __all__ = [
+    "Backlog",
     "ClaimRequest",
     "ClaimedJob",
     "FailureDisposition",
@@ -23,6 +25,7 @@ __all__ = [
     "FailureOutcome",
     "HeartbeatVerdict",
     "OperatorVerdict",
+    "ReadyMark",
     "ReapError",
     "ReapResult",
     "ReapedJob",
@@ -30,6 +33,7 @@ __all__ = [
     "StoredProgress",
     "SuccessEntry",
     "SuccessOutcome",
+    "Walk",
     "WriteVerdict",
     "cancel_job",
     "cancel_jobs",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 from psycopg_pool import ConnectionPool
@@ -19,7 +20,17 @@ from ..errors import QueryError
 from ._claimed import CLAIMED_COLUMNS, ClaimedJob, ClaimedRow, decode_claim
 from ._failure import fail_jobs
 from ._lease import require_lease_ttl
-from ._ready import FLIP_LIMIT, IS_COUNTABLE, LOOK_AT_BACKLOG, READY_DUE_JOBS, BacklogRow
+from ._ready import (
+    FLIP_LIMIT,
+    IS_CLAIMABLE,
+    LOOK_AT_BACKLOG,
+    READY_DUE_JOBS,
+    WANTED_TYPES,
+    Backlog,
+    ReadyMark,
+    waiting_parameters,
+    wanted_parameters,
+)
 
 MAX_CLAIM: Final = 1_000
 
@@ -33,15 +44,11 @@ CLAIM_JOBS: Final = Statement(
     f"""
     WITH candidates AS MATERIALIZED (
         SELECT c.id
-        FROM (
-            SELECT DISTINCT t.job_type
-            FROM unnest(%(job_types)s::text[]) AS t(job_type)
-        ) AS wanted
+        FROM {WANTED_TYPES}
         CROSS JOIN LATERAL (
             SELECT q.id, ~q.priority AS rank, q.next_run_at
             FROM runledger.job_queue AS q
-            WHERE q.job_type = wanted.job_type AND q.status = 'PENDING' AND q.is_ready
-                AND {IS_COUNTABLE}
+            WHERE {IS_CLAIMABLE}
             ORDER BY ~q.priority, q.next_run_at, q.id
             LIMIT %(window)s::int8
         ) AS c
@@ -101,6 +108,10 @@ class ClaimRequest:
         limit: Most jobs to lease.
         lease_ttl_seconds: Length of the leases.
         window: Candidates to look at, `limit` or more: others may hold some of them.
+        marks: By type, where to begin; what sorts before is not found. None: from the start.
+        waiting_from: Where flip and look begin among waiting jobs; None for the start.
+        has_flip: Whether jobs that came due are readied first.
+        has_look: Whether to look at what is left.
     """
 
     worker_id: str
@@ -109,6 +120,10 @@ class ClaimRequest:
     limit: int
     window: int
     lease_ttl_seconds: int
+    marks: Mapping[str, ReadyMark] = field(default_factory=dict[str, ReadyMark])
+    waiting_from: datetime | None = None
+    has_flip: bool = True
+    has_look: bool = True
 
 
 def claim_jobs(
@@ -147,17 +162,20 @@ def claim_jobs(
     is_committing = _is_committing(db)
     if types is None:
         types = _defined_types(db)
+        if not types:
+            return []
     rows: list[ClaimedRow] = []
     # Others may hold some of what was found: look once more, twice as far, for the rest.
     for window in (limit, 2 * limit):
         request = ClaimRequest(
             owner, types, limit=limit - len(rows), window=window, lease_ttl_seconds=ttl
         )
-        backlog: list[BacklogRow] = []
+        backlog: Backlog | None = None
         with _unless_leased(rows, is_committing=is_committing):
-            _, found, backlog = run_all(db, claim_statements(request))
+            results = run_all(db, claim_statements(request))
+            found, backlog = claim_results(request, results)
             rows = _best_first([*rows, *found])
-        if len(rows) == limit or not any(row.has_ready for row in backlog):
+        if len(rows) == limit or backlog is None or not backlog.has_ready:
             break
     claimed, undecodable = decode_claim(rows)
     if undecodable:
@@ -168,21 +186,31 @@ def claim_jobs(
 
 def claim_statements(request: ClaimRequest) -> list[Bound[Any]]:
     """Return the flip, the claim and the look at what is left, for one pipeline."""
-    types = list(request.job_types)
-    return [
-        Bound(READY_DUE_JOBS, {"limit": FLIP_LIMIT}),
-        Bound(
-            CLAIM_JOBS,
-            {
-                "worker_id": request.worker_id,
-                "job_types": types,
-                "limit": request.limit,
-                "window": request.window,
-                "lease_ttl_seconds": request.lease_ttl_seconds,
-            },
-        ),
-        Bound(LOOK_AT_BACKLOG, {"job_types": types}),
-    ]
+    wanted = wanted_parameters(request.job_types, request.marks)
+    waiting = waiting_parameters(request.waiting_from)
+    claim = wanted | {
+        "worker_id": request.worker_id,
+        "limit": request.limit,
+        "window": request.window,
+        "lease_ttl_seconds": request.lease_ttl_seconds,
+    }
+    bounds: list[Bound[Any]] = [Bound(CLAIM_JOBS, claim)]
+    if request.has_flip:
+        # A statement before the claim, which sees what it changed.
+        bounds.insert(0, Bound(READY_DUE_JOBS, waiting | {"limit": FLIP_LIMIT}))
+    if request.has_look:
+        bounds.append(Bound(LOOK_AT_BACKLOG, wanted | waiting))
+    return bounds
+
+
+def claim_results(
+    request: ClaimRequest, results: Sequence[list[Any]]
+) -> tuple[list[ClaimedRow], Backlog | None]:
+    """Return what `claim_statements` claimed and, if it looked, what it left."""
+    if not request.has_look:
+        return results[-1], None
+    rows, (backlog,) = results[-2:]
+    return rows, backlog
 
 
 def _is_committing(db: Database) -> bool:

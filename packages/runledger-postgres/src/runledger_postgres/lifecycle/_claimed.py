@@ -19,6 +19,7 @@ from runledger_core import (
 )
 
 from ._failure import FailureEntry
+from ._ready import ReadyMark
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,11 @@ class ClaimedRow:
     lease_expires_at: datetime
     payload_json: str
     checkpoint_json: str | None
+
+    @property
+    def mark(self) -> ReadyMark:
+        """Its place among the ready jobs of its type."""
+        return ReadyMark(~self.priority, self.next_run_at, id=self.id)
 
 
 CLAIMED_COLUMNS: Final = """

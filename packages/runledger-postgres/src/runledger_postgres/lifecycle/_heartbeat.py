@@ -94,9 +94,16 @@ JUDGE_MISSED_BEATS: Final = Statement(
         END AS verdict
     FROM unnest(%(job_ids)s::uuid[], %(claim_numbers)s::int8[], %(worker_ids)s::text[])
         WITH ORDINALITY AS e(job_id, claim_number, worker_id, entry)
-    LEFT JOIN runledger.job_queue AS q ON q.id = e.job_id
-    LEFT JOIN runledger.job_attempts AS a
-        ON a.job_id = e.job_id AND a.claim_number = e.claim_number
+    -- A limit, so that each is looked up by its key, whatever the planner thinks of the tables.
+    LEFT JOIN LATERAL (
+        SELECT j.* FROM runledger.job_queue AS j WHERE j.id = e.job_id LIMIT 1
+    ) AS q ON true
+    LEFT JOIN LATERAL (
+        SELECT t.*
+        FROM runledger.job_attempts AS t
+        WHERE t.job_id = e.job_id AND t.claim_number = e.claim_number
+        LIMIT 1
+    ) AS a ON true
     ORDER BY e.entry
     """,
     _MissedBeatRow,

@@ -11,11 +11,13 @@ from runledger_core.limits import INT32_MAX, INT64_MAX
 from .._arguments import check_kinds
 from ..errors import QueryError, refusal
 
-# The rows of `entries` that their owner holds, locked in id order. Taken from `e` and `q`.
+# The rows of `entries` that their owner holds, locked in id order. Taken from `e` and `q`. The
+# status is compared as text, which no partial index knows: statistics that saw no lease would have
+# the planner walk the leases of all workers instead of looking up the ids.
 LEASED_ENTRIES: Final = """
     FROM entries AS e
     JOIN runledger.job_queue AS q ON q.id = e.job_id
-    WHERE q.status = 'LEASED'
+    WHERE q.status::text = 'LEASED'
         AND q.claim_number = e.claim_number
         AND q.worker_id = e.worker_id
         AND q.lease_expires_at > clock_timestamp()

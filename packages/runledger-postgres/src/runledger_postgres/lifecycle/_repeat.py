@@ -56,6 +56,8 @@ JUDGE_MISSES: Final = Statement(
                         AND v.event_type = 'REQUEUED'
                         AND v.payload ->> 'kind' = 'RELEASE'
                         AND v.payload ->> 'worker_id' = e.worker_id
+                    -- Not hashed: that would read all events for these few.
+                    OFFSET 0
                 ) THEN 'REPEATED'
             WHEN a.worker_id = e.worker_id
                 AND a.outcome = e.outcome
@@ -77,11 +79,22 @@ JUDGE_MISSES: Final = Statement(
         %(job_ids)s::uuid[], %(claim_numbers)s::int8[], %(worker_ids)s::text[],
         %(outcomes)s::runledger.job_outcome[], %(error_codes)s::text[], %(outputs)s::jsonb[]
     ) WITH ORDINALITY AS e(job_id, claim_number, worker_id, outcome, error_code, output, entry)
-    LEFT JOIN runledger.job_queue AS q ON q.id = e.job_id
-    LEFT JOIN runledger.job_attempts AS a
-        ON a.job_id = e.job_id AND a.claim_number = e.claim_number
-    LEFT JOIN runledger.job_dead_letters AS d
-        ON d.job_id = e.job_id AND d.run_number = a.run_number AND d.attempt = a.attempt
+    -- A limit, so that each is looked up by its key, whatever the planner thinks of the tables.
+    LEFT JOIN LATERAL (
+        SELECT j.* FROM runledger.job_queue AS j WHERE j.id = e.job_id LIMIT 1
+    ) AS q ON true
+    LEFT JOIN LATERAL (
+        SELECT t.*
+        FROM runledger.job_attempts AS t
+        WHERE t.job_id = e.job_id AND t.claim_number = e.claim_number
+        LIMIT 1
+    ) AS a ON true
+    LEFT JOIN LATERAL (
+        SELECT l.*
+        FROM runledger.job_dead_letters AS l
+        WHERE l.job_id = e.job_id AND l.run_number = a.run_number AND l.attempt = a.attempt
+        LIMIT 1
+    ) AS d ON true
     CROSS JOIN LATERAL (
         SELECT coalesce(q.status = 'SUCCEEDED' AND q.claim_number = e.claim_number, false)
             AS is_latest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Final
 from uuid import UUID
@@ -14,7 +14,7 @@ from runledger_core import JobLease
 from .._rows import Statement
 from .._session import LIMIT_LOCK_WAIT, Bound, run, send_owned
 from ..errors import QueryError
-from ._claim import ClaimRequest, claim_statements
+from ._claim import ClaimRequest, claim_results, claim_statements
 from ._claimed import CLAIMED_COLUMNS, ClaimedJob, ClaimedRow, decode_claim
 from ._failure import (
     FAIL_JOBS,
@@ -23,6 +23,7 @@ from ._failure import (
     failure_parameters,
     settle_failures,
 )
+from ._ready import Backlog, ReadyMark
 from ._repeat import judge_later
 from ._success import (
     COMPLETE_JOBS,
@@ -36,15 +37,30 @@ from ._verdict import WriteVerdict
 
 @dataclass(frozen=True, slots=True)
 class RoundResult:
-    """What a round stored and claimed, and what it saw of the rest of the queue."""
+    """What a round stored and claimed, and what it saw of the rest of the queue.
+
+    Attributes:
+        last_taken: By type, the place of the last job taken, decodable or not.
+        backlog: None without a look.
+    """
 
     successes: list[SuccessOutcome]
     failures: list[FailureOutcome]
     _: KW_ONLY
     claimed: list[ClaimedJob] = field(default_factory=list[ClaimedJob])
     undecodable: list[FailureEntry] = field(default_factory=list[FailureEntry])
-    has_ready: bool = False
-    due_in_seconds: float | None = None
+    last_taken: Mapping[str, ReadyMark] = field(default_factory=dict[str, ReadyMark])
+    backlog: Backlog | None = None
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether ready jobs were seen to be left, claimable or held by others."""
+        return self.backlog is not None and self.backlog.has_ready
+
+    @property
+    def due_in_seconds(self) -> float | None:
+        """Until the next waiting job of any type is due, if one was seen."""
+        return None if self.backlog is None else self.backlog.due_in_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +119,15 @@ def run_worker_round(
     result = _settle(connection, successes, failures, results)
     if claim is None:
         return result
-    rows, (backlog,) = results[-2:]
+    rows, backlog = claim_results(claim, results)
     claimed, undecodable = decode_claim(rows)
     return replace(
         result,
         claimed=claimed,
         undecodable=undecodable,
-        has_ready=backlog.has_ready,
-        due_in_seconds=backlog.due_in_seconds,
+        # Rows come best first: the last of its type stays.
+        last_taken={row.job_type: row.mark for row in rows},
+        backlog=backlog,
     )
 
 

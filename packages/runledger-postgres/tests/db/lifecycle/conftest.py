@@ -229,7 +229,7 @@ class Queue:
     def asleep(self, *job_types: str) -> Iterator[Callable[[], list[str]]]:
         """Sleep like a worker of these types; the function returns what it was told."""
         with self.listening(WAKE_CHANNEL) as told:
-            connection = self.database.connect(autocommit=True)
+            connection = self.database.connect_directly(autocommit=True)
             for job_type in job_types:
                 connection.execute(
                     "SELECT pg_advisory_lock_shared(%s, hashtext(%s))", [SLEEP_MARK_CLASS, job_type]
@@ -240,7 +240,7 @@ class Queue:
     @contextmanager
     def listening(self, channel: str) -> Iterator[Callable[[], list[str]]]:
         """Listen for a block; the function returns what was notified since."""
-        connection = self.database.connect(autocommit=True)
+        connection = self.database.connect_directly(autocommit=True)
         connection.execute(f"LISTEN {channel}".encode())
 
         def told() -> list[str]:

@@ -19,15 +19,17 @@ from runledger_core import (
     JobStatus,
     RunledgerError,
 )
+from runledger_postgres._session import Bound
 from runledger_postgres.errors import QueryError
 from runledger_postgres.lifecycle import (
+    ClaimRequest,
     claim_jobs,
     complete_job_failure,
     release_job,
+    run_worker_round,
     update_job_progress,
 )
-from runledger_postgres.lifecycle._claim import CLAIM_JOBS
-from runledger_postgres.lifecycle._ready import LOOK_AT_BACKLOG, READY_DUE_JOBS
+from runledger_postgres.lifecycle._claim import claim_statements
 from runledger_test_support import make_due
 
 pytestmark = pytest.mark.core
@@ -191,29 +193,21 @@ def test_foreign_future_and_ended_rows_cost_a_claim_nothing(queue: Queue):
         )
     wanted = queue.enqueue(3)
     queue.execute("ANALYZE runledger.job_queue")
-    parameters = {
-        "worker_id": "w", "job_types": ["test.job"], "limit": 3, "window": 3,
-        "lease_ttl_seconds": 60,
-    }  # fmt: skip
+    request = ClaimRequest("w", ["test.job"], limit=3, window=3, lease_ttl_seconds=60)
 
-    read = {
-        name: blocks_read(queue, statement.sql, parameters)
-        for name, statement in {
-            "flip": READY_DUE_JOBS, "claim": CLAIM_JOBS, "backlog": LOOK_AT_BACKLOG,
-        }.items()
-    }  # fmt: skip
+    flip, claim, backlog = [blocks_read(queue, bound) for bound in claim_statements(request)]
 
-    assert read["flip"] < 10
-    assert read["claim"] < 150
-    assert read["backlog"] < 20
+    assert flip < 10
+    assert claim < 150
+    assert backlog < 20
     assert [job.id for job in queue.claim(10)] == wanted
     queue.execute("DELETE FROM runledger.job_queue WHERE status = 'CANCELED'")
 
 
-def blocks_read(queue: Queue, sql: str, parameters: dict[str, object]) -> int:
+def blocks_read(queue: Queue, bound: Bound[Any]) -> int:
     connection = queue.database.connect()
-    explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}"
-    ((plan,),) = connection.execute(explain.encode(), parameters).fetchall()[0]
+    explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {bound.statement.sql}"
+    ((plan,),) = connection.execute(explain.encode(), bound.params).fetchall()[0]
     connection.rollback()
     return plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"]
 
@@ -465,10 +459,10 @@ def test_row_whose_counter_is_at_its_end_counts_as_no_backlog(queue: Queue, coun
     queue.enqueue()
     queue.execute(f"UPDATE runledger.job_queue SET {counter}")
 
-    (backlog,) = queue.fetch(
-        LOOK_AT_BACKLOG.sql.replace("%(job_types)s", "%s"),
-        ["test.job"],
+    result = run_worker_round(
+        queue.database.connect(autocommit=True),
+        claim=ClaimRequest("w", ["test.job"], limit=1, window=1, lease_ttl_seconds=60),
     )
 
-    assert backlog == {"has_ready": False, "due_in_seconds": None}
+    assert (result.claimed, result.has_ready, result.due_in_seconds) == ([], False, None)
     queue.execute("DELETE FROM runledger.job_queue")

@@ -183,6 +183,18 @@ def test_dead_letter_ignores_the_delay(queue: Queue, kind, delay):
     assert queue.value("SELECT retry_delay_ms FROM runledger.job_attempts") is None
 
 
+def test_retry_goes_behind_what_was_due_before_the_attempt_failed(queue: Queue):
+    poison = queue.enqueue(3)
+    leases = queue.leases(3)
+    good = queue.enqueue(3)
+
+    for lease in leases:
+        complete_job_failure(queue.pool, lease, BUSY_SERVER, retry_delay_ms=1)
+    queue.until("SELECT max(next_run_at) <= clock_timestamp() FROM runledger.job_queue")
+
+    assert [job.id for job in queue.claim(6)] == good + poison
+
+
 def test_endless_delay_becomes_the_longest(queue: Queue):
     lease = queue.started()
 

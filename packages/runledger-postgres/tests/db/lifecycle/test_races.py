@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import random
+import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -110,6 +111,27 @@ def test_engines_batches_in_opposite_order_neither_wait_nor_deadlock(queue: Queu
     assert passed_over == [BUSY] * 5
 
 
+@pytest.mark.parametrize("write", [*OF_THE_ENGINE, "reap", "claim", "claim of a due row"])
+def test_engine_passes_over_a_held_row_without_waiting(queue: Queue, background, write):
+    queue.enqueue()
+    leases = [] if write.startswith("claim") else [queue.lease()]
+    if write == "reap":
+        expire_lease(queue.pool, leases[0].job_id)
+    queue.execute("UPDATE runledger.job_queue SET is_ready = %s", write == "claim")
+    passing_over = {
+        "reap": lambda: reap_expired_leases(queue.pool, limit=1, retry_delay_ms=1).reaped,
+        "claim": queue.claim,
+        "claim of a due row": queue.claim,
+    }.get(write) or (lambda: verdicts(OF_THE_ENGINE[write](queue.pool, leases)))
+
+    with queue.held(queue.value("SELECT id FROM runledger.job_queue")):
+        passing = background.submit(passing_over)
+        is_waiting = not wait([passing], timeout=5).done
+
+    assert not is_waiting
+    assert passing.result() == ([BUSY] if write in OF_THE_ENGINE else [])
+
+
 @pytest.mark.parametrize("write", OF_THE_ENGINE)
 def test_batches_that_share_a_row_each_get_the_rest(queue: Queue, write):
     queue.enqueue(5)
@@ -124,6 +146,41 @@ def test_batches_that_share_a_row_each_get_the_rest(queue: Queue, write):
     stored = "RENEWED" if write == "heartbeat" else "STORED"
     assert first == [stored] * 3
     assert second == [stored, stored, BUSY]
+
+
+# Who is subject to it waits after his statement's snapshot was taken and before he locks a row.
+GATE = """
+    CREATE FUNCTION public.wait_at_gate() RETURNS bool LANGUAGE plpgsql AS $$
+        BEGIN PERFORM pg_advisory_xact_lock_shared(7); RETURN true; END $$;
+    CREATE ROLE {role} LOGIN PASSWORD '{role}';
+    GRANT USAGE ON SCHEMA runledger TO {role};
+    GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA runledger TO {role};
+    ALTER TABLE runledger.job_queue ENABLE ROW LEVEL SECURITY;
+    CREATE POLICY gate ON runledger.job_queue
+        USING (CASE WHEN status = 'PENDING' THEN public.wait_at_gate() ELSE true END);
+"""
+
+
+def test_job_that_another_worker_claimed_since_the_snapshot_is_not_claimed_again(
+    queue: Queue, background
+):
+    (job_id,) = queue.enqueue()
+    role = f"late_{secrets.token_hex(6)}"
+    queue.execute(GATE.format(role=role))
+    gate = queue.database.connect()
+    gate.execute("SELECT pg_advisory_xact_lock(7)")
+    late = queue.database.connect(autocommit=True, user=role, password=role)
+
+    waiting = background.submit(queue.claim, worker_id="late", db=late)
+    queue.until_waiting()
+    claimed = [job.id for job in queue.claim()]
+    gate.rollback()
+    claimed_late = [job.id for job in waiting.result()]
+    late.close()
+    queue.execute(f"DROP OWNED BY {role}")
+    queue.execute(f"DROP ROLE {role}")
+
+    assert (claimed, claimed_late) == ([job_id], [])
 
 
 def test_reapers_at_once_end_each_lease_once(queue: Queue):

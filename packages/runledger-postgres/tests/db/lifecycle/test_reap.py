@@ -151,6 +151,18 @@ def test_reaper_holds_no_row_whose_lease_is_live(queue: Queue):
     connection.commit()
 
 
+def test_lease_that_ended_since_the_callers_transaction_began_is_reaped(queue: Queue):
+    lease = queue.started()
+    connection = queue.database.connect()
+    connection.execute("SELECT 1")
+    queue.execute("UPDATE runledger.job_queue SET lease_expires_at = clock_timestamp()")
+
+    result = reap_expired_leases(connection, limit=10, retry_delay_ms=1_000)
+
+    assert ids(result) == [lease.job_id]
+    connection.commit()
+
+
 def test_only_the_lease_of_the_present_attempt_counts(queue: Queue):
     lease = queue.started()
     for _ in range(2):

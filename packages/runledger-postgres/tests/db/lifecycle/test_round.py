@@ -84,7 +84,9 @@ def test_round_without_anything_to_do_runs_no_sql():
 
 
 def test_empty_queue_says_how_long_to_sleep(queue: Queue, engine):
-    assert run_worker_round(engine, claim=request()) == RoundResult([], [])
+    empty = run_worker_round(engine, claim=request())
+
+    assert (empty.claimed, empty.has_ready, empty.due_in_seconds) == ([], False, None)
 
     (job_id,) = queue.enqueue()
     postpone(queue.pool, job_id, 30)

@@ -28,6 +28,8 @@ _TAIL_FRAMES: Final = 20
 _CAUSES: Final = 8
 _TEXT_BYTES: Final = 2_048
 _TRACEBACK_BYTES: Final = 32_768
+# What most handlers come to; it is frozen, so one will do.
+_SUCCESS: Final = JobCompletion.success()
 
 Handler: TypeAlias = Callable[[JobContext, JsonValue], object]
 
@@ -41,7 +43,7 @@ def run_attempt(execution: Execution, handler: Handler) -> tuple[Ending, Outcome
         # Nothing of it could be stored: the row belongs to nobody, or to somebody else.
         return Ending.RETURNED, None
     # A result counts only if it was there before the deadline.
-    if execution.cancelled.is_set() or time.monotonic() >= execution.deadline_at:
+    if execution.is_cancelled or time.monotonic() >= execution.deadline_at:
         return Ending.RETURNED, Outcome(execution, timeout_failure(execution))
     return Ending.RETURNED, Outcome(execution, result, details)
 
@@ -63,7 +65,7 @@ def _call(execution: Execution, handler: Handler) -> tuple[JobCompletion | JobFa
 def _checked(returned: object) -> JobCompletion | JobFailure:
     # By its own class and complete: a subclass may have forgotten to initialise it.
     if returned is None:
-        return JobCompletion.success()
+        return _SUCCESS
     if isinstance(returned, JobFailure):
         return JobFailure(returned.kind, returned.code, returned.message)
     if isinstance(returned, JobCompletion):

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -80,13 +81,24 @@ class Execution:
         self.pool = pool
         self.started_at = time.monotonic()
         self.deadline_at = self.started_at + max(1, job.timeout_seconds)
-        self.cancelled = threading.Event()
+        self.is_cancelled = False
         self.cancel_reason: CancelReason | None = None
         self.told_at = 0.0
         self.lease_ends_at = lease_ends_at
         self._lock = threading.Lock()
         self._state = ExecutionState.RUNNING
         self._lent: list[Loan] = []
+        self._cancelled: threading.Event | None = None
+
+    @property
+    def cancelled(self) -> threading.Event:
+        """The event that is set when the handler should stop; made when somebody asks for it."""
+        with self._lock:
+            if self._cancelled is None:
+                self._cancelled = threading.Event()
+                if self.is_cancelled:
+                    self._cancelled.set()
+            return self._cancelled
 
     @property
     def state(self) -> ExecutionState:
@@ -109,11 +121,13 @@ class Execution:
     def cancel(self, reason: CancelReason) -> None:
         """Tell the handler to stop, once, and cancel its work on lent connections."""
         with self._lock:
-            if self.cancelled.is_set():
+            if self.is_cancelled:
                 return
             self.cancel_reason = reason
             self.told_at = time.monotonic()
-            self.cancelled.set()
+            self.is_cancelled = True
+            if self._cancelled is not None:
+                self._cancelled.set()
             lent = list(self._lent)
         for loan in lent:
             # On a thread of its own: who tells may have leases to keep.
@@ -145,10 +159,16 @@ def refuse_ended(execution: Execution) -> None:
     Raises:
         JobCancelled: It has been told to stop, or its outcome is decided.
     """
-    if execution.cancelled.is_set():
+    if execution.is_cancelled:
         raise JobCancelled(execution.cancel_reason or CancelReason.CANCELED)
     if execution.state is not ExecutionState.RUNNING:
         raise JobCancelled(CancelReason.LEASE_LOST)
+
+
+@cache
+def _job_type(name: str) -> JobType:
+    # A worker runs the types of its registry, again and again.
+    return JobType(name)
 
 
 class WorkerJobContext(JobContext):
@@ -159,7 +179,7 @@ class WorkerJobContext(JobContext):
         job = execution.job
         self._execution = execution
         self.job_id = job.id
-        self.job_type = JobType(job.job_type)
+        self.job_type = _job_type(job.job_type)
         self.run_number = job.lease.run_number
         self.attempt = job.lease.attempt
         self.max_attempts = job.max_attempts

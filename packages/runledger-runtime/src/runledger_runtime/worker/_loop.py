@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from runledger_postgres.workers import WorkerState
 
 from ..config import JobsConfig
 from ..dead_letters import DeadLetterHooks
-from ..engine import EngineConnections
+from ..engine import ConnectionCount, EngineConnections
 from ..errors import InvalidConfig, JobsConfigError, LoopExit, RuntimeLoopExit
 from ..health import LoopHealth
 from ..registry import JobRegistry
@@ -26,6 +26,10 @@ from ._wakeup import Listener, SleepMarks
 
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
+
+# The names under which the parts open theirs.
+_CONNECTIONS: Final = ("pump", "lease keeper")
+_WAKEUP_CONNECTIONS: Final = ("listener", "sleep marks")
 
 
 def run_worker_loop(
@@ -46,8 +50,10 @@ def run_worker_loop(
         stop: Ends claiming; the loop returns when every running handler has ended and is stored.
 
     Returns:
-        `SHUTDOWN` after a stop, the refused setting before any database work, or `COMPLETED` if
-        more than `max_stuck_handlers` threads are stuck and the process should be restarted.
+        `SHUTDOWN` after a stop, the refused setting before any database work, `TooFewConnections`
+        if the server has had no room for one of the loop's connections for the first minute, or
+        `COMPLETED` if more than `max_stuck_handlers` threads are stuck and the process should be
+        restarted.
     """
     try:
         config.validate_worker()
@@ -73,10 +79,19 @@ class _Worker:
         stop: StopToken,
         health: LoopHealth,
     ) -> None:
-        self._stop = stop
+        # Its own, so that too few connections can end it as a stop would.
+        self._stop = StopToken()
+        stop.add_callback(lambda: self._stop.request(stop.reason or "requested"))
         self._book = LeaseBook()
-        self._connections = EngineConnections(pool)
-        self._direct = EngineConnections(pool, conninfo=config.direct_database_url)
+        self._count = ConnectionCount(
+            [*_CONNECTIONS, *(_WAKEUP_CONNECTIONS if config.wakeups else ())],
+            health,
+            on_verdict=lambda: self._stop.request("too few connections"),
+        )
+        self._connections = EngineConnections(pool, count=self._count)
+        self._direct = EngineConnections(
+            pool, conninfo=config.direct_database_url, count=self._count
+        )
         self._keeper = LeaseKeeper(
             self._book,
             self._connections,
@@ -95,7 +110,7 @@ class _Worker:
         self._pump = Pump(
             config,
             registry,
-            stop=stop,
+            stop=self._stop,
             book=self._book,
             link=PumpLink(
                 self._connections,
@@ -127,6 +142,8 @@ class _Worker:
                 self._listener.finish()
             self._connections.close()
             self._direct.close()
+        if self._count.verdict is not None:
+            return self._count.verdict
         return LoopExit.COMPLETED if self._pump.is_unhealthy else LoopExit.SHUTDOWN
 
     def _state(self) -> WorkerState:

@@ -15,7 +15,7 @@ from typing import Final
 
 from runledger_core import JobFailure
 from runledger_postgres.errors import QueryError
-from runledger_postgres.lifecycle import ClaimedJob, ClaimRequest, FailureEntry
+from runledger_postgres.lifecycle import ClaimedJob, FailureEntry
 
 from ..config import JobsConfig
 from ..dead_letters import DeadLetterHooks
@@ -23,6 +23,7 @@ from ..health import LoopHealth
 from ..registry import JobRegistry
 from ..shutdown import StopToken
 from ._book import LeaseBook
+from ._claim_planner import ClaimPlanner
 from ._execution import Ending, Execution, ExecutionState, Outcome
 from ._link import PumpLink
 from ._settling import Batch, Settling
@@ -71,7 +72,12 @@ class Pump:
         self._running = 0
         # Handlers whose attempts were given up while their threads go on.
         self._stuck = 0
-        self._window = 1
+        self._claims = ClaimPlanner(
+            link.worker_id,
+            self._job_types,
+            lease_ttl_seconds=config.lease_ttl_seconds,
+            poll_interval_seconds=config.poll_interval_ms / 1000,
+        )
         stop.add_callback(self.wake)
 
     @property
@@ -148,9 +154,10 @@ class Pump:
         """Run one round if there is anything to do; return how long to wait for more."""
         if self._link.is_down():
             return self._link.seconds_until_retry()
+        # Before busy outcomes are taken: their rows may be held still.
+        limit = self._claimable()
         outcomes = [*self._outcomes, *self._settling.take_busy()]
         self._outcomes = []
-        limit = self._claimable()
         is_due = limit > 0 and self._sleep.is_over()
         try:
             if self._link.has_unknown_claims():
@@ -177,30 +184,16 @@ class Pump:
 
     def _round(self, outcomes: Sequence[Outcome], limit: int) -> None:
         batch = self._settling.batch(outcomes)
-        claim = None
-        if limit > 0:
-            claim = ClaimRequest(
-                self._link.worker_id,
-                self._job_types,
-                limit=limit,
-                window=limit * self._window,
-                lease_ttl_seconds=self._config.lease_ttl_seconds,
-            )
+        claim = self._claims.request(limit, now=time.monotonic()) if limit > 0 else None
         result = self._link.round(batch, claim)
         resting = len(self._settling.busy)
         # Added: what was tried apart in this step may have left some there.
         self._outcomes += self._settling.settle(batch, result.successes, result.failures)
         claimed = len(result.claimed) + len(result.undecodable)
         if claim is not None:
+            report = self._claims.report(claim, result, now=time.monotonic())
             self._start(result.claimed, result.undecodable)
-            # Others held what was found: look twice as far next time.
-            self._window = 2 if claimed == 0 and result.has_ready else 1
-            self._sleep.after_claim(
-                claimed,
-                is_full=claimed == limit,
-                has_ready=result.has_ready,
-                due_in_seconds=result.due_in_seconds,
-            )
+            self._sleep.after_claim(report)
         if claimed or len(self._settling.busy) - resting < len(outcomes):
             self._settling.rested()
         elif outcomes:

@@ -7,6 +7,7 @@ import time
 from typing import Final
 
 from ..backoff import spread
+from ._claim_planner import ClaimReport
 from ._wakeup import SleepMarks
 
 # A transaction that enqueued while all were awake and commits after they fell asleep notifies
@@ -49,35 +50,29 @@ class Sleep:
         """Return how long to wait yet, 0 or more."""
         return max(0.0, self._until - time.monotonic())
 
-    def after_claim(
-        self, claimed: int, *, is_full: bool, has_ready: bool, due_in_seconds: float | None
-    ) -> None:
-        """Decide when to claim next.
-
-        Args:
-            claimed: How many jobs were claimed.
-            is_full: Whether more were perhaps there than could be claimed.
-            has_ready: Whether ready jobs are left, claimable or held by others.
-            due_in_seconds: Until the next waiting job of any type is due.
-        """
+    def after_claim(self, claim: ClaimReport) -> None:
+        """Decide when to claim next."""
         if self._marks is not None:
             self._marks.prove()
-        if claimed:
+        if claim.claimed:
             self._polls = self._contended = 0
             if self._marks is not None:
                 self._marks.drop()
-        if is_full:
-            self._sleep(0.0)
-        elif has_ready:
-            self._sleep(_CONTENDED_SECONDS[min(self._contended, len(_CONTENDED_SECONDS) - 1)])
-            if not claimed:
+        if claim.may_find_more:
+            wait = 0.0
+        elif claim.has_ready:
+            wait = _CONTENDED_SECONDS[min(self._contended, len(_CONTENDED_SECONDS) - 1)]
+            if not claim.claimed:
                 self._contended += 1
         elif self._marks is not None and self._marks.take():
             # A job that committed before the marks were held has notified nobody.
-            self._sleep(0.0)
+            wait = 0.0
         else:
             self._contended = 0
-            self._sleep(self._next_poll(due_in_seconds))
+            wait = self._next_poll(claim.due_in_seconds)
+        # Until a claim from the start nobody sees what sorts before the low mark.
+        latest = wait if claim.latest_seconds is None else claim.latest_seconds
+        self._sleep(min(wait, latest))
 
     def close(self) -> None:
         """Release the marks."""

@@ -53,7 +53,7 @@ class Timekeeper(threading.Thread):
                 self._look(execution, now)
 
     def _look(self, execution: Execution, now: float) -> None:
-        if not execution.cancelled.is_set():
+        if not execution.is_cancelled:
             if now >= execution.deadline_at:
                 execution.cancel(CancelReason.TIMEOUT)
             return

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import pytest
+from psycopg_pool import ConnectionPool
+
+from runledger_runtime.engine import EngineConnections
+from runledger_runtime.worker._claim_planner import ClaimReport
+from runledger_runtime.worker._sleep import Sleep
+from runledger_runtime.worker._wakeup import Listener, SleepMarks
+
+EMPTY = ClaimReport(0, may_find_more=False)
+
+
+class RecordedMarks(SleepMarks):
+    """Remembers what it would send."""
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__(listener._connections, listener, ["jobs.one"])
+        self.sent: list[str] = []
+
+    def _run(self, sql: str, parameters: list[object]) -> bool:
+        self.sent.append(sql.partition("(")[0])
+        return True
+
+
+@pytest.fixture
+def listener() -> Listener:
+    connections = EngineConnections(ConnectionPool(open=False))
+    return Listener(connections, on_wake=lambda _: None, on_cancel=lambda _: None)
+
+
+def test_marks_are_taken_once_an_echo_has_been_heard(listener: Listener):
+    marks = RecordedMarks(listener)
+
+    before = marks.take()
+    listener.is_proven = True
+    taken = [marks.take(), marks.take()]
+
+    assert before is False
+    assert taken == [True, False]
+    assert marks.sent == ["SELECT pg_advisory_lock_shared"]
+
+
+def test_marks_are_dropped_when_echoes_stop(listener: Listener):
+    marks = RecordedMarks(listener)
+    listener.is_proven = True
+    marks.take()
+
+    listener.is_proven = False
+    again = marks.take()
+
+    assert again is False
+    assert not marks.are_held
+    assert marks.sent == ["SELECT pg_advisory_lock_shared", "SELECT pg_advisory_unlock_all"]
+
+
+def test_queue_is_looked_at_once_more_after_the_marks_were_taken(listener: Listener):
+    marks = RecordedMarks(listener)
+    listener.is_proven = True
+    sleep = Sleep(marks, poll_interval_seconds=50.0)
+    sleep.is_over()
+
+    sleep.after_claim(EMPTY)
+    held_at_the_second_look = (marks.are_held, sleep.is_over())
+    sleep.after_claim(EMPTY)
+
+    assert held_at_the_second_look == (True, True)
+    assert not sleep.is_over()
+    assert marks.are_held
+
+
+def test_marks_are_dropped_when_something_was_claimed(listener: Listener):
+    marks = RecordedMarks(listener)
+    listener.is_proven = True
+    sleep = Sleep(marks, poll_interval_seconds=50.0)
+    sleep.after_claim(EMPTY)
+
+    sleep.after_claim(ClaimReport(1, may_find_more=True))
+
+    assert not marks.are_held
+
+
+def test_notification_that_comes_during_a_claim_is_not_slept_through():
+    sleep = Sleep(None, poll_interval_seconds=50.0)
+    sleep.is_over()
+
+    sleep.end()
+    sleep.after_claim(EMPTY)
+
+    assert sleep.is_over()
