@@ -55,7 +55,9 @@ COUNT_JOBS_BY_STATUS: Final = Statement(
 )
 
 # One arm for each partial index, so that a rare status is not searched for among all rows; each arm
-# reads no further than one row beyond the cap. SUCCEEDED has no index: it is what most rows are.
+# reads no further than one row beyond the cap. Each has the order of its index: without that the
+# planner may look for a few rows in the whole table; a status that is a range and no constant keeps
+# it from walking the primary key for that order. SUCCEEDED has no index: it is what most rows are.
 COUNT_JOBS_BY_STATUS_BOUNDED: Final = Statement(
     f"""
     SELECT 'PENDING' AS status, count(*) AS count
@@ -63,12 +65,14 @@ COUNT_JOBS_BY_STATUS_BOUNDED: Final = Statement(
         (
             SELECT FROM runledger.job_queue AS q
             WHERE q.status = 'PENDING' AND q.is_ready AND {IN_SCOPE}
+            ORDER BY q.job_type, ~q.priority, q.next_run_at, q.id
             LIMIT %(cap)s::int8 + 1
         )
         UNION ALL
         (
             SELECT FROM runledger.job_queue AS q
             WHERE q.status = 'PENDING' AND NOT q.is_ready AND {IN_SCOPE}
+            ORDER BY q.next_run_at
             LIMIT %(cap)s::int8 + 1
         )
     ) AS pending
@@ -83,14 +87,18 @@ COUNT_JOBS_BY_STATUS_BOUNDED: Final = Statement(
     SELECT 'DEAD_LETTERED', count(*)
     FROM (
         SELECT FROM runledger.job_queue AS q
-        WHERE q.status = 'DEAD_LETTERED' AND {IN_SCOPE}
+        WHERE q.status IN ('DEAD_LETTERED', 'CANCELED')
+            AND q.status BETWEEN 'DEAD_LETTERED' AND 'DEAD_LETTERED' AND {IN_SCOPE}
+        ORDER BY q.status, q.id
         LIMIT %(cap)s::int8 + 1
     ) AS dead_lettered
     UNION ALL
     SELECT 'CANCELED', count(*)
     FROM (
         SELECT FROM runledger.job_queue AS q
-        WHERE q.status = 'CANCELED' AND {IN_SCOPE}
+        WHERE q.status IN ('DEAD_LETTERED', 'CANCELED')
+            AND q.status BETWEEN 'CANCELED' AND 'CANCELED' AND {IN_SCOPE}
+        ORDER BY q.status, q.id
         LIMIT %(cap)s::int8 + 1
     ) AS canceled
     UNION ALL

@@ -1,0 +1,121 @@
+"""A large queue in every state of its statistics, and a connection that tells its plans."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from runledger_core import JobLease
+from runledger_postgres.lifecycle import claim_jobs
+from runledger_test_support.databases import temporary_database
+
+from .plan_reader import Plan
+from .plan_recorder import PlanMode, PlanRecorder
+from .population import SMALL_TABLES, TYPES, Sizes, Statistics, populate
+
+FULL = Sizes(
+    terminal=1_000_000, ready=100_000, future=1_000_000, foreign=100_000, due=100, leased=60
+)
+# Large enough that a sequential scan, or the wrong index, is the worse plan by far.
+CI = Sizes(terminal=10_000, ready=1_000, future=10_000, foreign=1_000, due=100, leased=60)
+FEW = Sizes(terminal=100, ready=200)  # Its statistics know of no lease, as those of a calm queue.
+
+
+@dataclass(frozen=True, slots=True)
+class LargeQueue:
+    """A filled database, seen over one connection; what a test changes is rolled back."""
+
+    connection: psycopg.Connection[Any]
+    recorder: PlanRecorder
+
+    def plans_of(
+        self, act: Callable[[psycopg.Connection[Any]], object], mode: PlanMode
+    ) -> list[Plan]:
+        with self.recorder.recording(mode) as plans:
+            act(self.connection)
+        return plans
+
+    def leases(self, count: int, *, worker_id: str = "worker-1") -> list[JobLease]:
+        """Claim jobs in the open transaction."""
+        return [
+            job.lease
+            for job in claim_jobs(
+                self.connection,
+                worker_id=worker_id,
+                limit=count,
+                lease_ttl_seconds=60,
+                job_types=TYPES,
+            )
+        ]
+
+    def execute(self, statement: str, *parameters: object) -> None:
+        self.connection.execute(statement.encode(), parameters)
+
+    def ids(self, condition: str, count: int) -> list[UUID]:
+        found = self.connection.execute(
+            f"SELECT id FROM runledger.job_queue WHERE {condition} LIMIT {count}".encode()
+        ).fetchall()
+        assert len(found) == count, f"only {len(found)} jobs with {condition}"
+        return [job_id for (job_id,) in found]
+
+
+@pytest.fixture(scope="session", params=list(Statistics), ids=lambda kind: kind.name.lower())
+def statistics(request: pytest.FixtureRequest) -> Statistics:
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def populated(runledger_server, runledger_template, statistics: Statistics):
+    """One database for each state of statistics; no two at a time."""
+    sizes = FULL if os.environ.get("RUNLEDGER_TEST_SIZE", "ci") == "full" else CI
+    with temporary_database(
+        runledger_server, prefix="plans", template=runledger_template
+    ) as database:
+        with database.connect(autocommit=True) as connection:
+            populate(connection, statistics, sizes, few=FEW)
+        yield database
+
+
+@pytest.fixture(scope="session")
+def recorder(populated) -> Generator[PlanRecorder]:
+    with psycopg.connect(populated.dsn) as connection:
+        recorder = PlanRecorder(connection)
+        connection.commit()
+        yield recorder
+
+
+@pytest.fixture
+def large_queue(recorder: PlanRecorder) -> Generator[LargeQueue]:
+    yield LargeQueue(recorder.connection, recorder)
+    recorder.connection.rollback()
+
+
+@pytest.fixture(params=list(PlanMode), ids=lambda mode: mode.name.lower())
+def mode(request: pytest.FixtureRequest) -> PlanMode:
+    return request.param
+
+
+def problems_of(plans: list[Plan], *, rows: int) -> list[str]:
+    """Return what is not as good as promised, for work on `rows` rows (limit times types)."""
+    problems: list[str] = []
+    for place, plan in enumerate(plans, 1):
+        found = [
+            f"reads all of {relation}" for relation in plan.sequential_scans(ignored=SMALL_TABLES)
+        ]
+        figures = (
+            ("rows of tables", plan.heap_rows(ignored=SMALL_TABLES), 4 * rows),
+            ("rows to sort", plan.sorted_rows(), rows),
+        )
+        found += [
+            f"takes {taken:g} {what}, not {most}" for what, taken, most in figures if taken > most
+        ]
+        if found:
+            problems += [f"statement {place} {problem}" for problem in found]
+            problems += [f"  {scan}" for scan in plan.scans() if scan.rows]
+    return problems
