@@ -155,6 +155,13 @@ class Backlog:
         return Walk(seconds, self.waiting_read_after - self.waiting_read_before)
 
 
+# Entries that this transaction has read from an index; an index that somebody renamed costs only
+# the marks.
+_READY_READ: Final = """coalesce(pg_stat_get_xact_tuples_returned(
+            to_regclass('runledger.idx_job_queue_ready')), 0)"""
+_WAITING_READ: Final = """coalesce(pg_stat_get_xact_tuples_returned(
+            to_regclass('runledger.idx_job_queue_waiting')), 0)"""
+
 # Tells "the queue is empty" from "others hold its head", a worker how long it may sleep, and what
 # it costs to get past entries of the indexes that are dead and cannot be removed yet.
 # A select list is evaluated in its order and a sub-select at its first use: the clock and the
@@ -174,17 +181,14 @@ LOOK_AT_BACKLOG: Final = Statement(
     )
     SELECT
         clock_timestamp() AS began_at,
-        pg_stat_get_xact_tuples_returned('runledger.idx_job_queue_ready'::regclass)
-            AS ready_read_before,
+        {_READY_READ} AS ready_read_before,
         ARRAY(SELECT r.job_type FROM ready AS r) AS ready_types,
         ARRAY(SELECT r.rank FROM ready AS r) AS ready_ranks,
         ARRAY(SELECT r.next_run_at FROM ready AS r) AS ready_next_run_ats,
         ARRAY(SELECT r.id FROM ready AS r) AS ready_ids,
-        pg_stat_get_xact_tuples_returned('runledger.idx_job_queue_ready'::regclass)
-            AS ready_read_after,
+        {_READY_READ} AS ready_read_after,
         clock_timestamp() AS ready_found_at,
-        pg_stat_get_xact_tuples_returned('runledger.idx_job_queue_waiting'::regclass)
-            AS waiting_read_before,
+        {_WAITING_READ} AS waiting_read_before,
         (
             SELECT min(q.next_run_at)
             FROM runledger.job_queue AS q
@@ -192,8 +196,7 @@ LOOK_AT_BACKLOG: Final = Statement(
                 AND NOT q.is_ready
                 AND q.next_run_at >= %(waiting_from)s::text::timestamptz
         ) AS next_due_at,
-        pg_stat_get_xact_tuples_returned('runledger.idx_job_queue_waiting'::regclass)
-            AS waiting_read_after,
+        {_WAITING_READ} AS waiting_read_after,
         clock_timestamp() AS looked_at
     """,
     Backlog,
