@@ -1,0 +1,161 @@
+"""Every figure, in the order of the report."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from . import contenders as who
+from .model import (
+    CLIENT_CPU,
+    COMMITS,
+    WAL,
+    Figure,
+    Reading,
+    Target,
+    at_least_times,
+    at_most,
+    value_of,
+)
+
+_IDLE_CPU: Final = Reading("%", lambda sample: 100 * sample.client_cpu_seconds / sample.seconds)
+
+_ENQUEUE: Final = (
+    Figure(
+        name="enqueue-one",
+        group="enqueue",
+        title="enqueue one, own transaction",
+        ours=who.ENQUEUE_ONE,
+        hand=who.HAND_ONE,
+        target=at_least_times(0.70),
+    ),
+    Figure(
+        name="enqueue-many",
+        group="enqueue",
+        title="enqueue many, 1,000 a call",
+        ours=who.ENQUEUE_MANY,
+        hand=who.HAND_MANY,
+        target=at_least_times(0.35),
+    ),
+)
+
+_DRAIN: Final = (
+    Figure(
+        name="drain-10",
+        group="drain",
+        title="drain, concurrency 10",
+        ours=who.WORKER_10,
+        hand=who.HAND_BATCHES,
+        target=at_least_times(0.15),
+    ),
+    Figure(
+        name="drain-10-singles",
+        group="drain",
+        title="drain, concurrency 10, to a commit per job by hand",
+        ours=who.WORKER_10,
+        hand=who.HAND_SINGLES,
+    ),
+    Figure(
+        name="drain-32",
+        group="drain",
+        title="drain, concurrency 32, the default",
+        ours=who.WORKER_32,
+        hand=who.HAND_BATCHES,
+        target=at_least_times(0.30),
+    ),
+    Figure(
+        name="drain-100",
+        group="drain",
+        title="drain, concurrency 100",
+        ours=who.WORKER_100,
+        hand=who.HAND_BATCHES,
+        target=at_least_times(0.45),
+    ),
+    Figure(
+        name="drain-2x32",
+        group="drain",
+        title="drain, two workers of 32, to one",
+        ours=who.TWO_WORKERS,
+        hand=who.WORKER_32,
+        target=at_least_times(1.2),
+    ),
+)
+
+_PER_JOB: Final = tuple(
+    Figure(
+        name=name,
+        group="drain",
+        title=f"{title}, concurrency 100",
+        ours=who.WORKER_100,
+        hand=who.HAND_BATCHES,
+        reading=reading,
+        target=at_most(bound),
+    )
+    for name, title, reading, bound in (
+        ("commits", "commits per job", COMMITS, 0.03),
+        ("wal", "WAL per job, claim to finish", WAL, 1_700),
+        ("cpu", "worker CPU per job", CLIENT_CPU, 90),
+    )
+)
+
+_IDLE: Final = (
+    *(
+        Figure(
+            name=f"pick-up-{share}",
+            group="pick-up",
+            title=f"idle pick-up, commit to handler start, {share}",
+            ours=who.PICK_UP,
+            hand=who.HAND_PICK_UP,
+            reading=value_of(f"{share}_ms", "ms"),
+            target=at_most(bound),
+        )
+        for share, bound in (("p50", 4), ("p99", 20))
+    ),
+    Figure(
+        name="idle-cpu",
+        group="pick-up",
+        title="idle worker, CPU",
+        ours=who.IDLE,
+        reading=_IDLE_CPU,
+        target=at_most(1),
+    ),
+    Figure(
+        name="wake-ups",
+        group="wake-ups",
+        title="32 producers, wake-ups on, to off",
+        ours=who.WAKING,
+        hand=who.POLLING,
+        target=at_least_times(0.90),
+    ),
+)
+
+_LARGE: Final = (
+    *(
+        Figure(
+            name=f"claim-{name}",
+            group="claim",
+            title=f"claim and complete beside 1,000,000 {name} rows, to a small table",
+            ours=contender,
+            hand=who.SMALL,
+            target=at_least_times(0.8),
+        )
+        for name, contender in who.AMONG.items()
+    ),
+    Figure(
+        name="old-snapshot",
+        group="old-snapshot",
+        title="drain of 200,000 under an old snapshot, last tenth to first",
+        ours=who.OLD_SNAPSHOT,
+        reading=value_of("last_to_first", "x"),
+        target=Target(0.7),
+    ),
+    Figure(
+        name="memory",
+        group="memory",
+        title="worker's memory after 100,000 jobs",
+        ours=who.MEMORY,
+        reading=value_of("memory_mb", "MB"),
+        target=at_most(60),
+    ),
+)
+
+FIGURES: Final = (*_ENQUEUE, *_DRAIN, *_PER_JOB, *_IDLE, *_LARGE)
