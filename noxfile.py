@@ -4,10 +4,10 @@ Gates and tests run in one shared environment, `.venv`, which `scripts/dev` make
 date; only other Pythons, the lowest versions and the wheels get environments of their own.
 """
 
-import itertools
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import nox
@@ -17,9 +17,16 @@ PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 PACKAGES = [path.parent.name for path in sorted(ROOT.glob("packages/*/pyproject.toml"))]
 PYTHONS = ["3.11", "3.12", "3.13"]
 SERVERS = ["18", "15"]
-COMBINATIONS = list(itertools.product(PYTHONS, SERVERS))
+# Every Python and every server, and the oldest Python on both: what depends on both is little.
+COMBINATIONS = [("3.11", "18"), ("3.11", "15"), ("3.12", "18"), ("3.13", "15")]
 GATES = ["format", "lint", "imports", "types", "repo", "docs"]
-CI = [*GATES, "pins", "smoke", *(f"core({version})" for version in PYTHONS[1:]), "lowest"]
+CI = [*GATES, "pins", "smoke", *(f"core({version})" for version in PYTHONS[1:]), "lowest", "pooler"]
+FULL = [
+    *(*GATES, "unit", "smoke", "lowest", "pooler", "mutants"),
+    *(f"db({version}-pg{server})" for version, server in COMBINATIONS),
+    *(f"plans(pg{server})" for server in SERVERS),
+    *(f"faults(pg{server})" for server in SERVERS),
+]
 
 # The one switch of size: how long soaks run, how large tables get. `full` is for the night.
 os.environ.setdefault("RUNLEDGER_TEST_SIZE", "ci")
@@ -73,7 +80,7 @@ def run_tests(session: nox.Session, python: str, server: str, *arguments: str) -
 
 
 def folders(kind: str) -> list[str]:
-    """Return the test folders of a kind: unit, db or typing."""
+    """Return the test folders of a kind: unit, db, plans, faults or typing."""
     found = [*ROOT.glob(f"packages/*/tests/{kind}"), *ROOT.glob(f"tests/{kind}")]
     return [str(path.relative_to(ROOT)) for path in sorted(found)]
 
@@ -143,10 +150,35 @@ def db(session: nox.Session, version: str, server: str) -> None:
 
 
 @nox.session(venv_backend="none")
+@nox.parametrize("server", SERVERS, ids=[f"pg{server}" for server in SERVERS])
+def plans(session: nox.Session, server: str) -> None:
+    """Check the plans of the statements on large tables."""
+    run_tests(session, PYTHONS[0], server, *folders("plans"), *session.posargs)
+
+
+@nox.session(venv_backend="none")
+@nox.parametrize("server", SERVERS, ids=[f"pg{server}" for server in SERVERS])
+def faults(session: nox.Session, server: str) -> None:
+    """Run the soaks: workers and servers that are killed, frozen or cut off."""
+    run_tests(session, PYTHONS[0], server, *folders("faults"), *session.posargs)
+
+
+@nox.session(venv_backend="none")
 @nox.parametrize("version", PYTHONS[1:], ids=PYTHONS[1:])
 def core(session: nox.Session, version: str) -> None:
     """Run the tests marked core on another Python."""
     run_tests(session, version, "18", "-m", "core", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def pooler(session: nox.Session) -> None:
+    """Run the tests marked core behind PgBouncer in transaction mode."""
+    session.run(
+        environment(session),
+        *("-m", "pytest", "-m", "core or pgbouncer", *session.posargs),
+        env={"RUNLEDGER_TEST_POOLER": "pgbouncer"},
+        external=True,
+    )
 
 
 @nox.session(python=PYTHONS[0])
@@ -167,6 +199,12 @@ def smoke(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def mutants(session: nox.Session) -> None:
+    """Break each guard of the job core in a copy and see its tests fail; takes names of some."""
+    run_script(session, "mutants.py", *session.posargs)
+
+
+@nox.session(venv_backend="none")
 def coverage(session: nox.Session) -> None:
     """Measure which lines the tests of one Python and server reach."""
     for arguments in (["run", "-m", "pytest", *session.posargs], ["combine"], ["report"]):
@@ -181,8 +219,6 @@ def ci(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def full(session: nox.Session) -> None:
-    """Run everything on every Python and server at full size: hours, not minutes."""
-    os.environ["RUNLEDGER_TEST_SIZE"] = "full"
-    databases = (f"db({version}-pg{server})" for version, server in COMBINATIONS)
-    for name in (*GATES, "unit", *databases, "smoke", "lowest"):
-        session.notify(name)
+    """Run everything on every Python and server at full size: an hour or more on two cores."""
+    command = ["-m", "nox", "--allow-parallel", "--parallel", "2", "--session", *FULL]
+    session.run(sys.executable, *command, env={"RUNLEDGER_TEST_SIZE": "full"}, external=True)

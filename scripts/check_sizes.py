@@ -19,7 +19,7 @@ LIMITS = {
     "tests/**/*.py": 600,
     "smoke/**/*.py": 200,
     "scripts/*.py": 150,
-    "noxfile.py": 200,
+    "noxfile.py": 240,
 }
 # benchmark.py holds hand-written SQL to compare with; it is judged as source.
 EXCEPTIONS = {"scripts/benchmark.py": 400}

@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any, Final, Generic, LiteralString, TypeVar
 
 import psycopg
-from psycopg.adapt import AdaptersMap, Loader
+from psycopg.adapt import AdaptersMap, Loader, PyFormat
 from psycopg.postgres import register_default_adapters, types
 from psycopg.pq import Format
+from psycopg.pq.abc import PGresult
 from psycopg.rows import RowFactory
-from psycopg.types.array import ListBinaryDumper, register_all_arrays
+from psycopg.types.array import (
+    BaseListDumper,
+    ListBinaryDumper,
+    ListDumper,
+    register_all_arrays,
+)
 from psycopg.types.numeric import Int8BinaryDumper
 from psycopg.types.string import StrBinaryDumper, TextBinaryLoader
 
@@ -55,12 +62,17 @@ def column(decode: Callable[[Any], object], *, null: object = None) -> Any:
     return field(metadata={"decode": decode_or_null})
 
 
+@cache
+def _decoders(cls: type[Any]) -> dict[str, Callable[[object], object]]:
+    return {f.name: f.metadata["decode"] for f in fields(cls) if "decode" in f.metadata}
+
+
 def rows_of(cls: type[Row]) -> RowFactory[Row]:
     """Return the row factory that makes `cls` from columns of the same names."""
-    decoders = {f.name: f.metadata["decode"] for f in fields(cls) if "decode" in f.metadata}  # pyright: ignore[reportArgumentType]  # every row class is a dataclass
+    decoders = _decoders(cls)
 
     def factory(cursor: psycopg.Cursor[Any]) -> Callable[[Sequence[Any]], Row]:
-        names = [column.name for column in cursor.description or ()]
+        names = _column_names(cursor.pgresult)
         decoded = [(index, decoders[name]) for index, name in enumerate(names) if name in decoders]
 
         def make(values: Sequence[Any]) -> Row:
@@ -76,6 +88,13 @@ def rows_of(cls: type[Row]) -> RowFactory[Row]:
         return make
 
     return factory
+
+
+def _column_names(result: PGresult | None) -> list[str]:
+    # Not by the cursor's description, which asks for types and sizes too.
+    if result is None:
+        return []
+    return [(result.fname(index) or b"").decode() for index in range(result.nfields)]
 
 
 def _undecodable(name: str) -> QueryError:
@@ -108,6 +127,24 @@ class _JsonbTextLoader(TextBinaryLoader):
         return super().load(data[1:])
 
 
+class _NullListDumper(ListDumper):
+    """Sends a list without a value as an empty one, which `unnest` fills with NULL again."""
+
+    def dump(self, obj: list[Any]) -> bytes:  # noqa: ARG002  # the base's parameter
+        # Without an element type it can only be text, and where `array_nulls` is off the word NULL
+        # in a text is a word.
+        return b"{}"
+
+
+class _ListDumper(ListBinaryDumper):
+    """Sends lists in binary form: as text every quote of a document would be escaped twice."""
+
+    def upgrade(self, obj: list[Any], format: PyFormat) -> BaseListDumper:  # noqa: A002  # the base's name
+        if all(item is None for item in obj):
+            return _NullListDumper(self.cls, self._tx)
+        return super().upgrade(obj, format)
+
+
 def _engine_adapters() -> AdaptersMap:
     # Not a copy of psycopg's: what the application has registered there is not meant for ours.
     adapters = AdaptersMap(types=types)
@@ -116,8 +153,7 @@ def _engine_adapters() -> AdaptersMap:
     # psycopg types an int by its size and a str as unknown; one type each keeps one plan each.
     adapters.register_dumper(int, Int8BinaryDumper)
     adapters.register_dumper(str, StrBinaryDumper)
-    # As text every quote of a JSON document would be escaped, here and on the server.
-    adapters.register_dumper(list, ListBinaryDumper)
+    adapters.register_dumper(list, _ListDumper)
     # JSON stays text until a row class decodes it: one bad document must not fail a whole result.
     adapters.register_loader("json", TextBinaryLoader)
     adapters.register_loader("jsonb", _JsonbTextLoader)

@@ -84,6 +84,11 @@ class Transaction:
     _owned: bool
     _begun: bool = False
 
+    @property
+    def owned(self) -> bool:
+        """Whether it is ours to end; a joined one is the caller's."""
+        return self._owned
+
     def fetch(self, bound: Bound[Row]) -> list[Row]:
         """Run one statement in one trip and return its rows."""
         bounds: list[Bound[Any]] = [bound]
@@ -192,7 +197,9 @@ def _send(connection: psycopg.Connection[Any], bounds: Sequence[Bound[Any]]) -> 
 
 
 def _rows(cursor: EngineCursor[Any]) -> list[Any]:
-    return cursor.fetchall() if cursor.description else []
+    # Not by the cursor's description, which is made anew, column by column, for each look.
+    result = cursor.pgresult
+    return cursor.fetchall() if result is not None and result.nfields else []
 
 
 def _pipeline(

@@ -166,6 +166,11 @@ _SQLSTATES: Final[dict[str, ConstraintSpec]] = {
     "42883": _SCHEMA_MISSING,
     "55P03": ConstraintSpec("db.lock_timeout", _U, "a row is locked by another transaction; retry"),
     "57014": ConstraintSpec("db.statement_timeout", _U, "the statement was cancelled or timed out"),
+    "25P04": ConstraintSpec(
+        "db.transaction_timeout",
+        _U,
+        "the transaction took longer than transaction_timeout allows; raise it for this role",
+    ),
     _READ_ONLY: ConstraintSpec("db.read_only", _U, "the database accepts no writes now"),
 }
 
@@ -235,7 +240,7 @@ def _by_sqlstate(error: psycopg.Error, sqlstate: str | None) -> ConstraintSpec:
     if sqlstate == _FEATURE_NOT_SUPPORTED and error.diag.source_function == _SETTING_CHECK:
         # BEGIN READ WRITE, on a standby behind a pooler that had been told of a primary.
         return _SQLSTATES[_READ_ONLY]
-    # The server ended the session, for a reason of any class: a timeout of transactions is 25P03.
+    # The server ended the session, for a reason of any class: idle in a transaction is 25P03.
     return _UNAVAILABLE if error.diag.severity_nonlocalized == _FATAL else _QUERY_FAILED
 
 

@@ -278,12 +278,12 @@ def test_disabling_and_activating_exclude_each_other_in_every_order(runledger_da
         return [
             Session(
                 "activate",
-                runledger_database.connect,
+                runledger_database.connect_directly,
                 steps=[Step("lock", lock), Step("activate", activate), Step("commit", commit)],
             ),
             Session(
                 "disable",
-                runledger_database.connect,
+                runledger_database.connect_directly,
                 steps=[Step("disable", disable), Step("commit", commit)],
             ),
         ]

@@ -226,7 +226,7 @@ def test_large_payload_is_stored_and_wakes_the_sleeper(
 ):
     larger_limits(payload_bytes=6 * 1024 * 1024)
     payload = 'é"\\' * 1_000_000
-    worker = runledger_database.connect(autocommit=True)
+    worker = runledger_database.connect_directly(autocommit=True)
     worker.execute("LISTEN runledger_wake")
     worker.execute("SELECT pg_advisory_lock_shared(1380743009, hashtext('test.job'))")
 
@@ -303,6 +303,17 @@ def test_enqueue_takes_no_lock_on_the_definition(pool, runledger_database, obser
     assert enqueued.disposition == "INSERTED"
     with pytest.raises(ValidationError):
         enqueue_job(pool, JobEnqueue("test.job", {}))
+
+
+@pytest.mark.parametrize("key", [None, "key"])
+def test_open_enqueue_leaves_no_lock_in_its_definition(runledger_database, pool, observer, key):
+    connection = runledger_database.connect()
+
+    enqueue_job(connection, JobEnqueue("test.job", {}, idempotency_key=key))
+
+    lockers = "SELECT xmax::text FROM runledger.job_definitions WHERE job_type = 'test.job'"
+    assert observer.value(lockers) == "0"
+    connection.commit()
 
 
 def test_open_enqueue_does_not_hold_up_a_disable(runledger_database, pool, observer):

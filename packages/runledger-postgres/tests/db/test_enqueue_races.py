@@ -253,6 +253,21 @@ def test_batches_of_the_same_keys_in_any_order_do_not_deadlock(wide_pool, observ
     assert observer.jobs() == rounds * 300
 
 
+def test_batches_that_wait_in_the_middle_of_the_same_keys_do_not_deadlock(database, observer):
+    requests = [replace(REQUEST, idempotency_key=key) for key in ("a", "key", "z")]
+
+    with winner_of(database) as (winner, _):
+        forward = Waiting(database, lambda db: enqueue_jobs(db, requests))
+        observer.until_blocked(forward.pid, by=winner.info.backend_pid)
+        backward = Waiting(database, lambda db: enqueue_jobs(db, requests[::-1]))
+        observer.until_blocked(backward.pid)
+        winner.rollback()
+        made, found = forward.result(), backward.result()
+
+    assert [job.disposition for job in (*made, *found)] == ["INSERTED"] * 3 + ["EXISTING"] * 3
+    assert [job.id for job in found] == [job.id for job in reversed(made)]
+
+
 def test_large_batch_with_repeated_keys_is_answered_in_order(wide_pool, observer, scaled):
     count = scaled(ci=5_000, full=50_000)
     # Every tenth repeats the key of the one five before it.

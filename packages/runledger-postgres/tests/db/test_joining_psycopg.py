@@ -287,7 +287,7 @@ def test_settings_of_the_caller_are_unchanged(database, enqueue):
     assert connection.isolation_level is psycopg.IsolationLevel.READ_COMMITTED
     assert connection.read_only is False
     assert connection.deferrable is True
-    assert connection.prepare_threshold == 5
+    assert connection.prepare_threshold == database.prepare_threshold
 
 
 def test_read_only_transaction_is_refused_by_the_server_and_coded(database, observer):
@@ -394,7 +394,7 @@ def test_closed_connection_is_unavailable(database, autocommit):
 
 @pytest.mark.parametrize("autocommit", [True, False])
 def test_connection_that_the_server_ended_is_unavailable(database, observer, autocommit):
-    connection = database.connect(autocommit=autocommit)
+    connection = database.connect_directly(autocommit=autocommit)
     pid = connection.info.backend_pid
     observer.value("SELECT pg_terminate_backend(%(pid)s)", pid=pid)
     observer.until_gone(pid)
@@ -431,7 +431,7 @@ def test_client_encoding_that_cannot_hold_every_text_is_refused(
     ],
 )
 def test_formats_of_the_session_change_nothing(database, observer, options):
-    connection = database.connect(options=options)
+    connection = database.connect_directly(options=options)
     enqueued = enqueue_one(connection)
     connection.commit()
 

@@ -48,7 +48,7 @@ def role(database: TemporaryDatabase, *grants: str) -> Iterator[str]:
     """Give a role of ordinary rights for a block, and drop it with what it owns."""
     name = f"runledger_test_{uuid4().hex}"
     identifier = sql.Identifier(name)
-    with psycopg.connect(database.dsn, autocommit=True) as admin:
+    with psycopg.connect(database.direct_dsn, autocommit=True) as admin:
         admin.execute(sql.SQL("CREATE ROLE {} NOSUPERUSER LOGIN").format(identifier))
         for grant in grants:
             statement = sql.SQL(grant)  # pyright: ignore[reportArgumentType]  # of this file only
@@ -62,7 +62,7 @@ def role(database: TemporaryDatabase, *grants: str) -> Iterator[str]:
 
 def connect_as(database: TemporaryDatabase, name: str) -> psycopg.Connection[Any]:
     """Return a connection whose session acts as the role, whatever pg_hba.conf asks for."""
-    connection = database.connect(autocommit=True)
+    connection = database.connect_directly(autocommit=True)
     connection.execute(sql.SQL("SET SESSION AUTHORIZATION {}").format(sql.Identifier(name)))
     return connection
 

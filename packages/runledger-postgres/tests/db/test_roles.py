@@ -94,7 +94,8 @@ def pool_of(runledger_database, runledger_pool) -> Iterator[Callable[[str], Pool
             for statement in statements:
                 owner.execute(statement.replace(name, actual).encode())
             dsn = make_conninfo(runledger_database.dsn, user=actual, password="x")
-            pools.append(connect_pool(dsn, max_size=2))
+            threshold = runledger_database.prepare_threshold
+            pools.append(connect_pool(dsn, max_size=2, prepare_threshold=threshold))
             return pools[-1]
 
         try:

@@ -10,8 +10,8 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from runledger_core import JobEnqueue, ValidationError
-from runledger_postgres import enqueue_job, enqueue_jobs
-from runledger_postgres.errors import QueryError
+from runledger_postgres import enqueue_job, enqueue_jobs, migrate
+from runledger_postgres.errors import QueryError, classify_query_error
 
 REQUEST = JobEnqueue("test.job", {"n": 1})
 KEYED_REQUEST = JobEnqueue("test.job", {"n": 1}, idempotency_key="key")
@@ -69,6 +69,7 @@ def pool_of_one(dsn: str) -> psycopg_pool.ConnectionPool:
         {"plan_cache_mode": "force_generic_plan"},
         {"standard_conforming_strings": "off"},
         {"row_security": "off", "xmloption": "document"},
+        {"array_nulls": "off"},
     ],
     ids=str,
 )
@@ -119,6 +120,44 @@ def test_short_statement_timeout_ends_a_wait_and_leaves_an_idle_connection(
     assert (caught.value.code, caught.value.sqlstate) == ("db.statement_timeout", "57014")
     assert caught.value.is_transient
     assert observer.jobs() == 0
+
+
+def test_transaction_timeout_of_the_server_is_named():
+    # Over a connection the end of the stream may overtake the server's last words.
+    caught = classify_query_error(psycopg.errors.TransactionTimeout("terminating connection"))
+
+    assert (caught.code, caught.sqlstate) == ("db.transaction_timeout", "25P04")
+    assert "transaction_timeout" in str(caught)
+    assert caught.is_transient
+
+
+def test_wait_that_transaction_timeout_ends_leaves_nothing_behind(hostile_dsn, database, observer):
+    holder = database.connect()
+    if holder.info.server_version < 170_000:
+        pytest.skip("PostgreSQL knows transaction_timeout since 17")
+    holder.execute("LOCK TABLE runledger.job_queue IN EXCLUSIVE MODE")
+
+    with psycopg.connect(hostile_dsn(transaction_timeout="100ms")) as connection:
+        with pytest.raises(QueryError) as caught:
+            enqueue_job(connection, REQUEST)
+
+        assert connection.closed
+    assert caught.value.code in {"db.transaction_timeout", "db.unavailable"}
+    assert caught.value.is_transient
+    holder.rollback()
+    assert observer.jobs() == 0
+
+
+def test_migrations_have_the_time_that_they_take(runledger_unmigrated_database):
+    connection = runledger_unmigrated_database.connect(autocommit=True)
+    if connection.info.server_version < 170_000:
+        pytest.skip("PostgreSQL knows transaction_timeout since 17")
+    # Much more than a trip, much less than all migrations.
+    connection.execute("SET transaction_timeout = '100ms'")
+
+    assert migrate(connection)
+    assert migrate(connection) == []
+    assert connection.execute("SHOW transaction_timeout").fetchone() == ("100ms",)
 
 
 def test_lock_timeout_of_the_database_ends_the_wait_of_an_enqueue(hostile_dsn, database, observer):

@@ -24,8 +24,10 @@ class SampleRow:
 
 
 def cursor_with(names: list[str] | None) -> Any:
-    description = None if names is None else [SimpleNamespace(name=name) for name in names]
-    return SimpleNamespace(description=description)
+    if names is None:
+        return SimpleNamespace(pgresult=None)
+    result = SimpleNamespace(nfields=len(names), fname=lambda index: names[index].encode())
+    return SimpleNamespace(pgresult=result)
 
 
 def made(names: list[str], values: list[object]) -> SampleRow:

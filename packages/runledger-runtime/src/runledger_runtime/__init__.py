@@ -38,6 +38,8 @@ if TYPE_CHECKING:
         SupervisorError,
         TaskExitedUnexpectedlyError,
         TaskFailedError,
+        TooFewConnections,
+        TooFewConnectionsError,
     )
     from .health import LoopHealth, LoopState, LoopStatus, SupervisorHealth
     from .reaper import run_reaper_loop
@@ -73,6 +75,8 @@ _HOMES: Final = {
         "SupervisorError",
         "TaskExitedUnexpectedlyError",
         "TaskFailedError",
+        "TooFewConnections",
+        "TooFewConnectionsError",
     ),
     "health": ("LoopHealth", "LoopState", "LoopStatus", "SupervisorHealth"),
     "reaper": ("run_reaper_loop",),
@@ -117,6 +121,8 @@ __all__ = [
     "SupervisorShutdown",
     "TaskExitedUnexpectedlyError",
     "TaskFailedError",
+    "TooFewConnections",
+    "TooFewConnectionsError",
     "__version__",
     "run_reaper_loop",
     "run_worker_loop",

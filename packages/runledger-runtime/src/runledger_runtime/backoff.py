@@ -20,7 +20,8 @@ _FLOOR_MS: Final = 1_000
 _LAST_DOUBLING: Final = 10
 
 _OUTAGE_FIRST_SECONDS: Final = 0.1
-_OUTAGE_CAP_SECONDS: Final = 15.0
+# Expired leases are freed within three seconds of an outage's end.
+_OUTAGE_CAP_SECONDS: Final = 2.5
 _OUTAGE_LOG_SECONDS: Final = 60.0
 
 
@@ -76,7 +77,7 @@ class Outage:
         self._logged_at = 0.0
 
     def failed(self) -> OutageStep:
-        """Count a failure and tell how long to pause, from 0.1 to 15 seconds.
+        """Count a failure and tell how long to pause, from 0.1 to 2.5 seconds.
 
         The first is worth a log line, later ones once a minute.
         """

@@ -64,6 +64,7 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         "supervisor.signals_unavailable": "Signals can be handled in the main thread only.",
         "supervisor.task_exited_unexpectedly": "A loop ended without being asked to.",
         "supervisor.task_failed": "A loop ended with an exception.",
+        "supervisor.too_few_connections": "The server has too few connections for a loop.",
     }
 )
 """What each code means, for documentation and for tests that must know all codes."""
@@ -93,6 +94,10 @@ NEXT_STEPS: Final[Mapping[str, str]] = MappingProxyType(
         "supervisor.signals_unavailable": "Pass `stop`: an `Event`, or a function that blocks.",
         "supervisor.task_exited_unexpectedly": "Look at `health()` and the log; restart.",
         "supervisor.task_failed": "Look at the error's `source`; restart.",
+        "supervisor.too_few_connections": (
+            "Raise `max_connections` or the limit of role, database or pooler; close others;"
+            " `JOBS_WAKEUPS=off` saves two."
+        ),
     }
 )
 """What to do about a code, where its category does not say enough."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import os
+import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeAlias
 
@@ -16,9 +18,87 @@ import psycopg
 from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool
 
+from .errors import TooFewConnections
+from .health import LoopHealth
+
 Connection: TypeAlias = psycopg.Connection[Any]
 
 _CONNECT_TIMEOUT_SECONDS: Final = 5
+_SHORTAGE_SECONDS: Final = 60.0
+_TOO_MANY_CONNECTIONS: Final = "53300"
+# A refused connection has no SQLSTATE in libpq. The words of PostgreSQL and PgBouncer; a server
+# that speaks another language is taken for one that is away.
+_NO_ROOM: Final = re.compile(
+    r"too many clients|too many connections|remaining connection slots|no more connections allowed"
+)
+
+_logger = logging.getLogger(__name__)
+
+
+class ConnectionCount:
+    """Which of a loop's own connections the server has no room for; thread-safe.
+
+    A connection that the loop once had is waited for, however long. One that it never had for a
+    minute of such refusals tells that the server is set up for fewer than the loop needs.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        health: LoopHealth,
+        *,
+        on_verdict: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Take what the loop opens by the names that it opens them under.
+
+        Args:
+            on_verdict: Called once, from any thread, when `verdict` is there.
+        """
+        self._lock = threading.Lock()
+        self._names = list(names)
+        self._health = health
+        self._on_verdict = on_verdict
+        self._refused_at: dict[str, float] = {}
+        self._never_had = set(names)
+        self.verdict: TooFewConnections | None = None
+        """Why the loop should end; None while it should not."""
+
+    def opened(self, name: str) -> None:
+        """Count a connection that the server gave."""
+        with self._lock:
+            self._never_had.discard(name)
+            self._forget(name)
+
+    def failed(self, name: str, error: psycopg.Error) -> None:
+        """Count a connection that was not to be had, for whatever reason."""
+        with self._lock:
+            if not _is_without_room(error):
+                self._forget(name)
+                return
+            now = time.monotonic()
+            is_new = not self._refused_at
+            since = self._refused_at.setdefault(name, now)
+            self._report()
+            if is_new:
+                _logger.warning(
+                    "the server has no connection left for a loop of the engine, which needs %d",
+                    len(self._names),
+                    extra={"connection": name},
+                )
+            if name not in self._never_had or now - since < _SHORTAGE_SECONDS or self.verdict:
+                return
+            self.verdict = TooFewConnections(len(self._names), tuple(self._missing()))
+        self._on_verdict()
+
+    def _forget(self, name: str) -> None:
+        if self._refused_at.pop(name, None) is not None:
+            self._report()
+
+    def _report(self) -> None:
+        self._health.connections_missing(self._missing())
+
+    def _missing(self) -> list[str]:
+        return [name for name in self._names if name in self._refused_at]
 
 
 class EngineConnections:
@@ -28,10 +108,17 @@ class EngineConnections:
     rotate. Every use is under a deadline: a link that froze ends in an error, not in a wait.
     """
 
-    def __init__(self, pool: ConnectionPool[Any], *, conninfo: str | None = None) -> None:
+    def __init__(
+        self,
+        pool: ConnectionPool[Any],
+        *,
+        conninfo: str | None = None,
+        count: ConnectionCount | None = None,
+    ) -> None:
         """Take the settings of `pool`, with another connection string if one is given."""
         self._pool = pool
         self._conninfo = conninfo
+        self._count = count
         self._deadlines = _Deadlines()
 
     def connect(self, name: str) -> Connection:
@@ -52,7 +139,14 @@ class EngineConnections:
         # `connect_pool` names its connections `runledger`, by the same weakest of names.
         fallback = kwargs.get("fallback_application_name", "runledger")
         kwargs["fallback_application_name"] = f"{fallback} {name}"
-        connection = pool.connection_class.connect(self._conninfo or conninfo or "", **kwargs)
+        try:
+            connection = pool.connection_class.connect(self._conninfo or conninfo or "", **kwargs)
+        except psycopg.Error as error:
+            if self._count is not None:
+                self._count.failed(name, error)
+            raise
+        if self._count is not None:
+            self._count.opened(name)
         try:
             configure_as(pool, connection)
             connection.autocommit = True
@@ -81,6 +175,12 @@ class EngineConnections:
     def close(self) -> None:
         """Stop watching deadlines."""
         self._deadlines.close()
+
+
+def _is_without_room(error: psycopg.Error) -> bool:
+    return error.sqlstate == _TOO_MANY_CONNECTIONS or (
+        error.sqlstate is None and _NO_ROOM.search(str(error)) is not None
+    )
 
 
 def configure_as(pool: ConnectionPool[Any], connection: Connection) -> None:

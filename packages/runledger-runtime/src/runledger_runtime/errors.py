@@ -47,7 +47,20 @@ class InvalidConfig:
     error: JobsConfigError
 
 
-RuntimeLoopExit: TypeAlias = LoopExit | InvalidConfig
+@dataclass(frozen=True, slots=True)
+class TooFewConnections:
+    """Tell that the server never had room for all connections of the loop, for a minute.
+
+    Attributes:
+        needed: How many it holds, beside those of the pool.
+        missing: Which of them it did not get.
+    """
+
+    needed: int
+    missing: tuple[str, ...]
+
+
+RuntimeLoopExit: TypeAlias = LoopExit | InvalidConfig | TooFewConnections
 """What a loop returns."""
 
 
@@ -119,6 +132,27 @@ class TaskExitedUnexpectedlyError(SupervisorError):
             "supervisor.task_exited_unexpectedly", f"the {task} loop ended without being asked to"
         )
         self.task = task
+
+
+class TooFewConnectionsError(SupervisorError):
+    """Report a loop that ended because the server has too few connections for it.
+
+    Attributes:
+        task: Name of the loop.
+        needed: How many connections it holds, beside those of the pool.
+        missing: Which of them it never got.
+    """
+
+    def __init__(self, task: str, source: TooFewConnections) -> None:
+        """Build the error from what the loop told."""
+        super().__init__(
+            "supervisor.too_few_connections",
+            f"the {task} loop needs {source.needed} of the server's connections beside the pool's,"
+            f" and for a minute there was none for: {', '.join(source.missing)}",
+        )
+        self.task = task
+        self.needed = source.needed
+        self.missing = source.missing
 
 
 class TaskFailedError(SupervisorError):

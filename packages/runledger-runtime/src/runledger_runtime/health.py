@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -33,6 +34,7 @@ class LoopStatus:
         backlog: Rows known to wait for the loop; None if unknown.
         stuck_handlers: Handlers that went on after they were told to stop.
         unhealthy_reason: Why the process should be restarted; None if it need not be.
+        missing_connections: Those of the engine's own that the server has no room for now.
     """
 
     name: str
@@ -45,6 +47,7 @@ class LoopStatus:
     backlog: int | None = None
     stuck_handlers: int = 0
     unhealthy_reason: str | None = None
+    missing_connections: tuple[str, ...] = ()
 
     @property
     def is_healthy(self) -> bool:
@@ -87,6 +90,7 @@ class LoopHealth:
         self._backlog: int | None = None
         self._stuck_handlers = 0
         self._unhealthy_reason: str | None = None
+        self._missing_connections: tuple[str, ...] = ()
 
     def passed(self, *, backlog: int | None = None) -> None:
         """Report a complete pass.
@@ -112,6 +116,11 @@ class LoopHealth:
         with self._lock:
             self._stuck_handlers = count
 
+    def connections_missing(self, names: Sequence[str]) -> None:
+        """Report which of the loop's connections the server has no room for."""
+        with self._lock:
+            self._missing_connections = tuple(names)
+
     def unhealthy(self, reason: str | None) -> None:
         """Report why the process should be restarted, or with None that it need not be."""
         with self._lock:
@@ -130,4 +139,5 @@ class LoopHealth:
                 backlog=self._backlog,
                 stuck_handlers=self._stuck_handlers,
                 unhealthy_reason=self._unhealthy_reason,
+                missing_connections=self._missing_connections,
             )

@@ -19,12 +19,19 @@ from runledger_postgres.workers import prune_workers
 from .backoff import BACKOFF_MS, Outage, spread
 from .config import JobsConfig
 from .dead_letters import DeadLetter, DeadLetterHooks
-from .engine import Connection, EngineConnections
-from .errors import InvalidConfig, JobsConfigError, LoopExit, RuntimeLoopExit
+from .engine import Connection, ConnectionCount, EngineConnections
+from .errors import (
+    InvalidConfig,
+    JobsConfigError,
+    LoopExit,
+    RuntimeLoopExit,
+    TooFewConnections,
+)
 from .health import LoopHealth
 from .registry import JobRegistry
 from .shutdown import StopToken
 
+_CONNECTION: Final = "reaper"
 _PASS_SECONDS: Final = 30.0
 _PRUNE_SECONDS: Final = 3_600.0
 _WORKERS_KEPT: Final = timedelta(days=1)
@@ -53,7 +60,8 @@ def run_reaper_loop(
         health: Where passes and errors are reported.
 
     Returns:
-        SHUTDOWN, or the refused setting before any database work.
+        SHUTDOWN, the refused setting before any database work, or `TooFewConnections` if the server
+        has had no room for the loop's connection for the first minute.
     """
     try:
         config.validate_reaper()
@@ -63,7 +71,10 @@ def run_reaper_loop(
     reaper = _Reaper(pool, config, hooks, health or LoopHealth("reaper"))
     try:
         while not stop.is_requested:
-            stop.wait(reaper.run_pass())
+            seconds = reaper.run_pass()
+            if reaper.verdict is not None:
+                return reaper.verdict
+            stop.wait(seconds)
     finally:
         reaper.close()
     return LoopExit.SHUTDOWN
@@ -77,13 +88,19 @@ class _Reaper:
         hooks: DeadLetterHooks,
         health: LoopHealth,
     ) -> None:
-        self._connections = EngineConnections(pool)
+        self._count = ConnectionCount([_CONNECTION], health)
+        self._connections = EngineConnections(pool, count=self._count)
         self._config = config
         self._hooks = hooks
         self._health = health
         self._outage = Outage()
         self._connection: Connection | None = None
         self._prune_at = time.monotonic()
+
+    @property
+    def verdict(self) -> TooFewConnections | None:
+        """Why the loop should end; None while it should not."""
+        return self._count.verdict
 
     def run_pass(self) -> float:
         """Reap one batch and return the seconds to wait before the next."""
@@ -149,7 +166,7 @@ class _Reaper:
 
     def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:
-            self._connection = self._connections.connect("reaper")
+            self._connection = self._connections.connect(_CONNECTION)
         return self._connection
 
     def _disconnect(self) -> None:

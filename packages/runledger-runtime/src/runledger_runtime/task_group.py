@@ -26,6 +26,8 @@ from .errors import (
     SupervisorError,
     TaskExitedUnexpectedlyError,
     TaskFailedError,
+    TooFewConnections,
+    TooFewConnectionsError,
 )
 from .health import LoopState
 from .shutdown import StopSource, StopToken, watch
@@ -241,6 +243,8 @@ def _judged(name: str, loop_exit: RuntimeLoopExit) -> SupervisorError | None:
             return None
         case InvalidConfig(error):
             return InvalidJobsConfigError(error, task=name)
+        case TooFewConnections():
+            return TooFewConnectionsError(name, loop_exit)
         case _:
             return TaskExitedUnexpectedlyError(name)
 

@@ -66,14 +66,14 @@ def test_spread_stays_within_a_tenth(value, fraction):
 
 
 @given(failures=st.integers(1, 60), fraction=fractions)
-def test_outage_pauses_grow_from_a_tenth_of_a_second_to_fifteen(failures, fraction):
+def test_outage_pauses_grow_from_a_tenth_of_a_second_to_their_cap(failures, fraction):
     outage = Outage(random=lambda: fraction, monotonic=lambda: 0.0)
 
     delays = [outage.failed().delay_seconds for _ in range(failures)]
 
     assert delays[0] == 0.1
     assert delays == sorted(delays)
-    assert all(0.1 <= delay <= 15 for delay in delays)
+    assert all(0.1 <= delay <= 2.5 for delay in delays)
 
 
 def test_outage_pauses_reach_their_cap_and_differ():
@@ -82,7 +82,7 @@ def test_outage_pauses_reach_their_cap_and_differ():
     outage = Outage(random=lambda: 1.0, monotonic=lambda: 0.0)
     highest = [outage.failed().delay_seconds for _ in range(20)][-1]
 
-    assert (lowest, highest) == (7.5, 15.0)
+    assert (lowest, highest) == (1.25, 2.5)
 
 
 def test_an_endless_outage_can_be_counted():

@@ -23,6 +23,8 @@ from runledger_runtime.errors import (
     SupervisorError,
     TaskExitedUnexpectedlyError,
     TaskFailedError,
+    TooFewConnections,
+    TooFewConnectionsError,
 )
 
 SOURCE = Path(errors.__file__).parent
@@ -46,6 +48,10 @@ SUPERVISOR_ERRORS = [
     (SignalsUnavailableError(), "supervisor.signals_unavailable"),
     (TaskExitedUnexpectedlyError("worker"), "supervisor.task_exited_unexpectedly"),
     (TaskFailedError("worker", ZeroDivisionError()), "supervisor.task_failed"),
+    (
+        TooFewConnectionsError("worker", TooFewConnections(4, ("listener",))),
+        "supervisor.too_few_connections",
+    ),
 ]
 
 

@@ -60,6 +60,18 @@ def test_stuck_handlers_and_a_reason_to_restart_are_kept():
     assert health.status(LoopState.RUNNING).is_healthy
 
 
+def test_missing_connections_are_named_until_they_are_there():
+    health = LoopHealth("worker")
+
+    health.connections_missing(["listener"])
+    missing = health.status(LoopState.RUNNING)
+    health.connections_missing([])
+
+    assert missing.missing_connections == ("listener",)
+    assert missing.is_healthy
+    assert health.status(LoopState.RUNNING).missing_connections == ()
+
+
 @pytest.mark.parametrize(
     ("state", "is_healthy"),
     [

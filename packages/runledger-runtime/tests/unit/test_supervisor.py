@@ -13,6 +13,7 @@ from runledger_runtime.catalog import JobCatalog
 from runledger_runtime.config import JobsConfig
 from runledger_runtime.errors import (
     ForkedSupervisorError,
+    InvalidConfig,
     InvalidJobsConfigError,
     JobsConfigError,
     LoopExit,
@@ -511,7 +512,7 @@ def test_a_loop_refuses_only_its_own_settings_and_without_a_connection(pool, nam
     refused = loops[name](own)
     accepted = loops[name](foreign)
 
-    assert not isinstance(refused, LoopExit)
+    assert isinstance(refused, InvalidConfig)
     assert isinstance(refused.error, JobsConfigError)
     # With the stop set already it returns without a query: nobody listens at that address.
     assert accepted is LoopExit.SHUTDOWN

@@ -16,6 +16,8 @@ from runledger_runtime.errors import (
     SupervisorError,
     TaskExitedUnexpectedlyError,
     TaskFailedError,
+    TooFewConnections,
+    TooFewConnectionsError,
 )
 from runledger_runtime.health import LoopState
 from runledger_runtime.shutdown import StopToken
@@ -188,6 +190,17 @@ def test_the_refused_setting_of_a_task_is_kept(group):
     assert caught.value.source is refused
     assert caught.value.task == "worker"
     assert caught.value.field == "poll_interval_ms"
+
+
+def test_too_few_connections_name_the_number_needed(group):
+    group.spawn("worker", lambda: TooFewConnections(4, ("listener", "sleep marks")))
+
+    with pytest.raises(
+        TooFewConnectionsError, match=r"needs 4 .*: listener, sleep marks"
+    ) as caught:
+        group.join()
+
+    assert (caught.value.needed, caught.value.missing) == (4, ("listener", "sleep marks"))
 
 
 def test_the_first_failure_is_raised_and_later_ones_are_logged(group, stop, caplog):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .environ import ScopedEnv
     from .factories import assert_enqueued, make_definition, make_enqueue
     from .permuter import Interleaving, InterleavingError, Session, Step, StepContext, permute
+    from .pooler import Pooler
     from .proxy import CommitTrap, CutPoint, FaultProxy, ProxyMode
     from .server import DatabaseServer
     from .signals import ObservedEvent, ObservedKind, WaitableObserver
@@ -49,6 +50,7 @@ _HOMES: Final = {
         "StepContext",
         "permute",
     ),
+    "pooler": ("Pooler",),
     "proxy": ("CommitTrap", "CutPoint", "FaultProxy", "ProxyMode"),
     "server": ("DatabaseServer",),
     "signals": ("ObservedEvent", "ObservedKind", "WaitableObserver"),
@@ -65,6 +67,7 @@ __all__ = [
     "InterleavingError",
     "ObservedEvent",
     "ObservedKind",
+    "Pooler",
     "ProxyMode",
     "ScopedEnv",
     "Session",

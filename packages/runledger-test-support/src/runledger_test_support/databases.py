@@ -9,7 +9,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from runledger_core import UnavailableError, ValidationError
 from runledger_postgres.migrations import migrate, migration_script
 
 from .errors import BUDGET_EXHAUSTED, BUDGET_TOO_SMALL, ENVIRONMENT_INVALID
+from .pooler import Pooler
 from .server import DatabaseServer
 
 BUDGET_VARIABLE: Final = "RUNLEDGER_TEST_DB_CONNECTION_BUDGET"
@@ -48,12 +49,16 @@ class TemporaryDatabase:
 
     Attributes:
         name: Of the database.
-        dsn: Its URL.
+        dsn: Its URL, behind the session's pooler if there is one.
+        direct_dsn: Its URL at the server itself.
+        prepare_threshold: For pools and connections made with `dsn`: None behind a pooler.
     """
 
-    def __init__(self, name: str, dsn: str) -> None:
+    def __init__(self, name: str, dsn: str, *, direct_dsn: str | None = None) -> None:
         self.name = name
         self.dsn = dsn
+        self.direct_dsn = dsn if direct_dsn is None else direct_dsn
+        self.prepare_threshold: int | None = 5 if self.dsn == self.direct_dsn else None
         self._connections: list[psycopg.Connection[tuple[Any, ...]]] = []
 
     def connect(
@@ -65,14 +70,36 @@ class TemporaryDatabase:
             autocommit: As of psycopg.
             parameters: Connection parameters on top of the URL's, such as `options`.
         """
-        connection = psycopg.connect(make_conninfo(self.dsn, **parameters), autocommit=autocommit)
-        self._connections.append(connection)
-        return connection
+        return self._connect(self.dsn, parameters, autocommit=autocommit)
+
+    def connect_directly(
+        self, *, autocommit: bool = False, **parameters: ConnParam
+    ) -> psycopg.Connection[tuple[Any, ...]]:
+        """Return a new connection past the pooler, for what needs a session of its own.
+
+        That is LISTEN, advisory locks of a session, settings that shall last, `backend_pid`.
+
+        Args:
+            autocommit: As of psycopg.
+            parameters: Connection parameters on top of the URL's, such as `options`.
+        """
+        return self._connect(self.direct_dsn, parameters, autocommit=autocommit)
 
     def close(self) -> None:
         """Close every connection that `connect` gave; a transaction in it is rolled back."""
         while self._connections:
             self._connections.pop().close()
+
+    def _connect(
+        self, dsn: str, parameters: Mapping[str, ConnParam], *, autocommit: bool
+    ) -> psycopg.Connection[tuple[Any, ...]]:
+        connection = psycopg.connect(
+            make_conninfo(dsn, **parameters),
+            autocommit=autocommit,
+            prepare_threshold=self.prepare_threshold,
+        )
+        self._connections.append(connection)
+        return connection
 
     def __repr__(self) -> str:
         return f"TemporaryDatabase({self.name!r})"
@@ -147,12 +174,23 @@ def migrated_template(server: DatabaseServer) -> Generator[str]:
 
 @contextmanager
 def temporary_database(
-    server: DatabaseServer, *, prefix: str = "test", template: str | None = None
+    server: DatabaseServer,
+    *,
+    prefix: str = "test",
+    template: str | None = None,
+    pooler: Pooler | None = None,
 ) -> Generator[TemporaryDatabase]:
-    """Make a database for a block: a clone of the template, or an empty one."""
+    """Make a database for a block: a clone of the template, or an empty one.
+
+    Args:
+        server: Where it is made, whatever the pooler.
+        pooler: In front of that server.
+    """
     name = database_name(prefix)
     with _Janitor(server, name, template=template):
-        database = TemporaryDatabase(name, server.dsn(name))
+        direct_dsn = server.dsn(name)
+        dsn = direct_dsn if pooler is None else pooler.dsn(direct_dsn)
+        database = TemporaryDatabase(name, dsn, direct_dsn=direct_dsn)
         try:
             yield database
         finally:

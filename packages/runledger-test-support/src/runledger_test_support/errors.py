@@ -9,6 +9,7 @@ from typing import Final
 BUDGET_EXHAUSTED: Final = "test_support.connection_budget_exhausted"
 BUDGET_TOO_SMALL: Final = "test_support.connection_budget_too_small"
 ENVIRONMENT_INVALID: Final = "test_support.environment_invalid"
+POOLER_UNAVAILABLE: Final = "test_support.pooler_unavailable"
 PROXY_CLOSED: Final = "test_support.proxy_closed"
 ROLE_NOT_ALLOWED: Final = "test_support.role_not_allowed"
 ROW_NOT_FOUND: Final = "test_support.row_not_found"
@@ -23,6 +24,7 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         BUDGET_EXHAUSTED: "Other tests of the process hold the connections.",
         BUDGET_TOO_SMALL: "More connections were asked for than the budget can ever give.",
         ENVIRONMENT_INVALID: "A `RUNLEDGER_TEST_*` variable cannot be read.",
+        POOLER_UNAVAILABLE: "The pooler that the tests shall go through does not run.",
         PROXY_CLOSED: "The fault proxy was used after its block.",
         ROLE_NOT_ALLOWED: "The role of the given server may not create databases.",
         ROW_NOT_FOUND: "No row is in the state that a helper moves in time.",
@@ -39,6 +41,7 @@ NEXT_STEPS: Final[Mapping[str, str]] = MappingProxyType(
     {
         BUDGET_EXHAUSTED: "Raise `RUNLEDGER_TEST_DB_CONNECTION_BUDGET`, or close pools sooner.",
         BUDGET_TOO_SMALL: "Raise `RUNLEDGER_TEST_DB_CONNECTION_BUDGET`.",
+        POOLER_UNAVAILABLE: "Install PgBouncer, or unset `RUNLEDGER_TEST_POOLER`.",
         PROXY_CLOSED: "Use the proxy inside its block.",
         ROLE_NOT_ALLOWED: "Grant it CREATEDB, or name another server.",
         ROW_NOT_FOUND: "Bring the row into that state first.",

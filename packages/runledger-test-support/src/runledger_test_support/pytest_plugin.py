@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
 
     from .databases import ConnectionBudget, TemporaryDatabase
+    from .pooler import Pooler
     from .server import DatabaseServer
 
 _POOL_CONNECTIONS = 8
@@ -39,6 +40,18 @@ def runledger_server(runledger_server_settings: Mapping[str, str]) -> Generator[
 
 
 @pytest.fixture(scope="session")
+def runledger_pooler(runledger_server: DatabaseServer) -> Generator[Pooler | None]:
+    """What pools and connections go through: `RUNLEDGER_TEST_POOLER`, nothing if unset."""
+    from .pooler import is_pooler_wanted, provide_pooler  # noqa: PLC0415  # See above.
+
+    if not is_pooler_wanted():
+        yield None
+        return
+    with provide_pooler(runledger_server) as pooler:
+        yield pooler
+
+
+@pytest.fixture(scope="session")
 def runledger_template(runledger_server: DatabaseServer) -> Generator[str]:
     """The name of a migrated database that tests clone; made once per session."""
     from .databases import migrated_template  # noqa: PLC0415  # See above.
@@ -57,25 +70,35 @@ def runledger_connection_budget() -> ConnectionBudget:
 
 @pytest.fixture
 def runledger_database(
-    request: pytest.FixtureRequest, runledger_server: DatabaseServer, runledger_template: str
+    request: pytest.FixtureRequest,
+    runledger_server: DatabaseServer,
+    runledger_pooler: Pooler | None,
+    runledger_template: str,
 ) -> Generator[TemporaryDatabase]:
     """A migrated database of this test alone; its `connect` gives connections."""
     from .databases import temporary_database  # noqa: PLC0415  # See above.
 
     with temporary_database(
-        runledger_server, prefix=_prefix(request), template=runledger_template
+        runledger_server,
+        prefix=_prefix(request),
+        template=runledger_template,
+        pooler=runledger_pooler,
     ) as database:
         yield database
 
 
 @pytest.fixture
 def runledger_unmigrated_database(
-    request: pytest.FixtureRequest, runledger_server: DatabaseServer
+    request: pytest.FixtureRequest,
+    runledger_server: DatabaseServer,
+    runledger_pooler: Pooler | None,
 ) -> Generator[TemporaryDatabase]:
     """An empty database of this test alone."""
     from .databases import temporary_database  # noqa: PLC0415  # See above.
 
-    with temporary_database(runledger_server, prefix=_prefix(request)) as database:
+    with temporary_database(
+        runledger_server, prefix=_prefix(request), pooler=runledger_pooler
+    ) as database:
         yield database
 
 
@@ -89,7 +112,11 @@ def runledger_pool(
     with (
         # One more than the pool has: a test usually looks on from outside.
         runledger_connection_budget.acquire(_POOL_CONNECTIONS + 1),
-        connect_pool(runledger_database.dsn, max_size=_POOL_CONNECTIONS) as pool,
+        connect_pool(
+            runledger_database.dsn,
+            max_size=_POOL_CONNECTIONS,
+            prepare_threshold=runledger_database.prepare_threshold,
+        ) as pool,
     ):
         yield pool
 

@@ -82,7 +82,7 @@ class DatabaseServer:
             for name, value in conninfo_to_dict(self.admin_dsn).items()
             if value is not None
         }
-        return _url(parameters, database)
+        return dsn_of(parameters | {"dbname": database})
 
 
 @contextmanager
@@ -154,10 +154,11 @@ def _has_room(folder: Path) -> bool:
         return False
 
 
-def _url(parameters: dict[str, str], database: str) -> str:
-    rest = {name: value for name, value in parameters.items() if name not in ("dbname", "password")}
+def dsn_of(parameters: Mapping[str, object]) -> str:
+    """Return the URL of connection parameters, with the host where everybody expects it."""
+    rest = {name: str(value) for name, value in parameters.items() if value is not None}
+    database, password = rest.pop("dbname", ""), rest.pop("password", None)
     user, host, port = rest.pop("user", ""), rest.get("host", ""), rest.get("port", "")
-    password = parameters.get("password")
     login = quote(user, safe="")
     if password is not None:
         login += f":{quote(password, safe='')}"

@@ -15,6 +15,7 @@ from runledger_core import (
     JsonValue,
     RunledgerError,
     Unset,
+    WorkerId,
     decode_json,
 )
 
@@ -82,13 +83,15 @@ def decode_claim(rows: Sequence[ClaimedRow]) -> tuple[list[ClaimedJob], list[Fai
     """Decode claimed rows one by one; a row that Python cannot read becomes a terminal failure."""
     claimed: list[ClaimedJob] = []
     undecodable: list[FailureEntry] = []
+    # Checked once, since a claim is one worker's.
+    owners = {worker_id: WorkerId(worker_id) for worker_id in {row.worker_id for row in rows}}
     for row in rows:
         lease = JobLease(
             row.id,
             row.run_number,
             attempt=row.attempt,
             claim_number=row.claim_number,
-            worker_id=row.worker_id,
+            worker_id=owners[row.worker_id],
         )
         try:
             payload = decode_json(row.payload_json, field="payload")

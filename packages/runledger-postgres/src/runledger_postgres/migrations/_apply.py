@@ -13,7 +13,6 @@ from psycopg.pq import PipelineStatus
 from runledger_core import ErrorCategory
 
 from .._database import Database, Opened, open_connection
-from .._session import transaction
 from ..errors import (
     QueryError,
     QueryForbiddenError,
@@ -24,7 +23,7 @@ from ..errors import (
 from ._cutover import finish_cutover, is_cutover_finished
 from ._files import Migration, bundled_migrations
 from ._history import pending_migrations, read_applied, record_migrations
-from ._turn import LOCK_TIMEOUT, migration_turn
+from ._turn import LOCK_TIMEOUT, migration_turn, unhurried_transaction
 
 # Below the default deadlock_timeout of one second: where a worker and a migration wait for each
 # other, the migration gives way before the server picks a victim.
@@ -129,7 +128,7 @@ def _refuse_pipeline(connection: psycopg.Connection[Any]) -> None:
 
 
 def _is_current(connection: psycopg.Connection[Any]) -> bool:
-    with transaction(connection, savepoint=True) as work:
+    with unhurried_transaction(connection) as work:
         applied = read_applied(work, needs_read_committed=True)
         if pending_migrations(bundled_migrations(), applied):
             return False

@@ -54,6 +54,21 @@ SET_SETTINGS: Final = Statement(
 
 
 @dataclass(frozen=True, slots=True)
+class _TimeoutRow:
+    value: str
+
+
+# Known since 17. The first statement, so that it comes before the time is up.
+_LIFT_TRANSACTION_TIMEOUT: Final = Statement(
+    """
+    SELECT set_config('transaction_timeout', '0', true) AS value
+    WHERE current_setting('server_version_num')::int4 >= 170000
+    """,
+    _TimeoutRow,
+)
+
+
+@dataclass(frozen=True, slots=True)
 class _TurnRow:
     turn: str
 
@@ -61,6 +76,15 @@ class _TurnRow:
 WAIT_FOR_TURN: Final = Statement(
     "SELECT pg_advisory_xact_lock(%(key)s::int8)::text AS turn", _TurnRow
 )
+
+
+@contextmanager
+def unhurried_transaction(connection: psycopg.Connection[Any]) -> Generator[Transaction]:
+    """Open a transaction without `transaction_timeout`, or a savepoint in the caller's."""
+    with transaction(connection, savepoint=True) as work:
+        if work.owned:
+            work.fetch(Bound(_LIFT_TRANSACTION_TIMEOUT))
+        yield work
 
 
 @contextmanager
@@ -75,7 +99,7 @@ def migration_turn(
     Raises:
         UnavailableError: `db.lock_timeout` if another runner does not finish.
     """
-    with transaction(connection, savepoint=True) as work:
+    with unhurried_transaction(connection) as work:
         (before,) = work.fetch(Bound(READ_SETTINGS))
         _set(work, "pg_catalog", statement_timeout="0", lock_timeout=f"{QUEUE_WAIT_MS}ms")
         _wait_for_turn(work)

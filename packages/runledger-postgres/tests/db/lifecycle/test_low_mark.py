@@ -27,8 +27,6 @@ from runledger_postgres.lifecycle import (
 )
 from runledger_postgres.lifecycle._claim import claim_statements
 
-pytestmark = pytest.mark.core
-
 if TYPE_CHECKING:
     from conftest import Queue
 
@@ -134,7 +132,7 @@ def test_marked_rounds_read_little_however_much_lived_under_an_old_snapshot(
         insert(queue, priority=100)
         insert(queue, priority=100)
         for mode in ("force_generic_plan", "force_custom_plan"):
-            reader = PlanReader(queue.database.connect(autocommit=True), mode=mode)
+            reader = PlanReader(queue.database.connect_directly(autocommit=True), mode=mode)
 
             marked = sum(reader.blocks(request(marks=marks)) for _ in range(ROUNDS))
             from_the_start = sum(reader.blocks(request()) for _ in range(ROUNDS))
@@ -153,7 +151,7 @@ def test_marked_rounds_read_little_however_much_lived_under_an_old_snapshot(
 def test_flip_and_look_from_a_mark_read_little(
     queue: Queue, engine: psycopg.Connection[Any], scaled: Callable[..., int]
 ):
-    reader = PlanReader(queue.database.connect(autocommit=True), mode="force_generic_plan")
+    reader = PlanReader(queue.database.connect_directly(autocommit=True), mode="force_generic_plan")
     count = scaled(ci=20_000, full=200_000)
     with old_snapshot(queue):
         queue.execute(

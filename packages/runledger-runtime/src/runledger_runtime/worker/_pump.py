@@ -88,7 +88,9 @@ class Pump:
     def deliver(self, execution: Execution, ending: Ending, outcome: Outcome | None) -> None:
         """Take the end of an execution, from any thread."""
         self._delivered.append((execution, ending, outcome))
-        self._wake.set()
+        # Setting takes a lock. While it is set the pump has yet to clear it, and then gathers.
+        if not self._wake.is_set():
+            self._wake.set()
 
     def wake(self) -> None:
         """Look at the queue now, from any thread."""

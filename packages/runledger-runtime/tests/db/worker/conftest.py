@@ -58,7 +58,7 @@ class StartWorker(Protocol):
 
 @pytest.fixture
 def start_worker(
-    runledger_pool: ConnectionPool[Any],
+    runledger_database: TemporaryDatabase, runledger_pool: ConnectionPool[Any]
 ) -> Iterator[StartWorker]:
     """Start workers that are stopped after the test; definitions are made for their types."""
     workers: list[RunningWorker] = []
@@ -73,6 +73,9 @@ def start_worker(
             registry.register_retry_delay_override(job_type, "test.again", 1)
         worker_id = f"worker-{len(workers) + 1}"
         defaults: dict[str, Any] = {"poll_interval_ms": 200, "lease_ttl_seconds": 10}
+        if runledger_database.dsn != runledger_database.direct_dsn:
+            # Behind a pooler, as the guide has it.
+            defaults["direct_database_url"] = runledger_database.direct_dsn
         config = JobsConfig(worker_id, **defaults | settings)
         worker = RunningWorker(StopToken(), threading.Thread(), worker_id)
 
@@ -118,7 +121,7 @@ class Look(Protocol):
 @pytest.fixture
 def look(runledger_database: TemporaryDatabase) -> Look:
     """Return the first value of a statement, over a connection of the test's own."""
-    connection = runledger_database.connect(autocommit=True)
+    connection = runledger_database.connect_directly(autocommit=True)
 
     def value(sql: str, *parameters: object) -> Any:
         row = connection.execute(sql, parameters).fetchone()  # pyright: ignore[reportArgumentType]  # test statements

@@ -147,7 +147,7 @@ def test_row_held_by_the_host_delays_only_its_own_job(
             started.set()
             release.wait(30)
 
-    start_worker({"jobs.one": handler}, max_global_concurrency=2)
+    start_worker({"jobs.one": handler}, max_global_concurrency=2, lease_ttl_seconds=60)
     held = enqueue_job(runledger_pool, JobEnqueue("jobs.one", {"n": 0})).id
     assert started.wait(30)
     host = runledger_database.connect()

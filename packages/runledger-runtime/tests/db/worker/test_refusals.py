@@ -19,6 +19,9 @@ Eventually = Callable[[Callable[[], bool]], None]
 
 STATUS = "SELECT status::text FROM runledger.job_queue WHERE payload = %s::jsonb"
 SUCCEEDED = "SELECT count(*) FROM runledger.job_queue WHERE status = 'SUCCEEDED'"
+BEATEN_AT = "SELECT last_heartbeat_at FROM runledger.job_queue"
+# A sleeping worker holds a shared advisory lock for each of its types.
+MARKS = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock'"
 
 
 def four_seconds(context: Any, _payload: Any) -> None:
@@ -185,19 +188,27 @@ def test_notification_of_a_cancel_that_did_not_happen_is_not_believed(
     runledger_pool: ConnectionPool[Any], start_worker: Any, eventually: Eventually, look: Any
 ) -> None:
     started, release = threading.Event(), threading.Event()
+    told: list[bool] = []
 
-    def handler(_context: Any, _payload: Any) -> JobCompletion:
+    def handler(context: Any, _payload: Any) -> JobCompletion:
         started.set()
         release.wait(30)
+        told.append(context.cancelled.is_set())
         return JobCompletion.with_output("kept")
 
-    start_worker({"jobs.one": handler})
+    # Beats are far apart, but for those that are brought forward.
+    start_worker({"jobs.one": handler}, lease_ttl_seconds=600)
+    eventually(lambda: look(MARKS) == 1)
     job_id = enqueue_job(runledger_pool, JobEnqueue("jobs.one", {"n": 1})).id
     assert started.wait(30)
+    claimed_at = look(BEATEN_AT)
 
     look("SELECT pg_notify(%s, %s)::text", CANCEL_CHANNEL, str(job_id))
+    eventually(lambda: look(BEATEN_AT) != claimed_at)
     release.set()
 
+    eventually(lambda: bool(told))
+    assert told == [False]
     eventually(lambda: look(STATUS, '{"n": 1}') == "SUCCEEDED")
     assert look("SELECT output #>> '{}' FROM runledger.job_queue") == "kept"
 
