@@ -40,8 +40,6 @@ from runledger_postgres.lifecycle import (
 )
 from runledger_test_support import expire_lease, make_due
 
-pytestmark = pytest.mark.core
-
 if TYPE_CHECKING:
     from conftest import Queue
 

@@ -16,6 +16,8 @@ from runledger_runtime.errors import LoopExit
 from runledger_runtime.health import LoopState
 from runledger_test_support.ageing import expire_lease
 
+pytestmark = pytest.mark.core
+
 Eventually = Callable[[Callable[[], bool]], None]
 
 
@@ -172,7 +174,6 @@ def test_cancel_reaches_a_running_handler_by_heartbeat_without_notifications(
     assert told.wait(30)
 
 
-@pytest.mark.core
 def test_lost_lease_is_told_and_the_second_workers_result_stands(
     runledger_pool: ConnectionPool[Any],
     start_worker: Any,
@@ -205,7 +206,6 @@ def test_lost_lease_is_told_and_the_second_workers_result_stands(
     eventually(lambda: look("SELECT count(*) FROM runledger.job_attempts") == 0)
 
 
-@pytest.mark.core
 def test_handler_of_three_lease_ttls_runs_once(
     runledger_pool: ConnectionPool[Any], start_worker: Any, eventually: Eventually, look: Any
 ) -> None:

@@ -14,6 +14,8 @@ from runledger_core import JobCompletion, JobEnqueue, JobFailure, JobStatus, Sco
 from runledger_postgres import enqueue_job, get_job
 from runledger_postgres.jobs import JobRecord, list_job_attempts, list_job_logs
 
+pytestmark = pytest.mark.core
+
 Eventually = Callable[[Callable[[], bool]], None]
 
 
@@ -37,7 +39,6 @@ def run_one(
     return record()
 
 
-@pytest.mark.core
 def test_none_is_success_without_output(
     runledger_pool: ConnectionPool[Any], start_worker: Any, eventually: Eventually
 ) -> None:
@@ -46,7 +47,6 @@ def test_none_is_success_without_output(
     assert (job.status, job.stage, job.worker_id) == (JobStatus.SUCCEEDED, "completed", None)
 
 
-@pytest.mark.core
 def test_completion_stores_output_progress_and_checkpoint(
     runledger_pool: ConnectionPool[Any], start_worker: Any, eventually: Eventually
 ) -> None:
@@ -58,7 +58,6 @@ def test_completion_stores_output_progress_and_checkpoint(
     assert job.checkpoint == [None]
 
 
-@pytest.mark.core
 def test_terminal_failure_is_a_dead_letter_whether_raised_or_returned(
     runledger_pool: ConnectionPool[Any], start_worker: Any, eventually: Eventually
 ) -> None:
@@ -70,7 +69,6 @@ def test_terminal_failure_is_a_dead_letter_whether_raised_or_returned(
     assert (job.status, job.last_error_code) == (JobStatus.DEAD_LETTERED, "mail.no_recipient")
 
 
-@pytest.mark.core
 def test_retryable_failure_runs_again_until_it_succeeds(
     runledger_pool: ConnectionPool[Any], start_worker: Any, eventually: Eventually, look: Any
 ) -> None:
