@@ -198,6 +198,9 @@ class Pump:
             self._sleep.after_claim(report)
         if claimed or len(self._settling.busy) - resting < len(outcomes):
             self._settling.rested()
+        elif outcomes and self._running:
+            # Others are about to end: what they bring must not wait for these rows.
+            self._settling.rest()
         elif outcomes:
             self._wait_for_busy()
 

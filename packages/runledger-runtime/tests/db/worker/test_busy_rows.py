@@ -9,7 +9,8 @@ from typing import Any
 from psycopg_pool import ConnectionPool
 
 from runledger_core import JobEnqueue
-from runledger_postgres import enqueue_jobs
+from runledger_postgres import enqueue_job, enqueue_jobs
+from runledger_runtime.health import LoopState
 
 Eventually = Callable[[Callable[[], bool]], None]
 
@@ -64,7 +65,43 @@ def test_outcomes_of_held_rows_outlive_the_connections_that_wait_for_them(
     holder.execute(HOLD_ALL)
     for release in releases:
         release.set()
+    for _ in releases:
         eventually(lambda: look(TERMINATE_WAITING_PUMP) == 1)
     holder.rollback()
 
     eventually(lambda: look(SUCCEEDED) == len(releases))
+
+
+def test_outcome_of_a_held_row_keeps_its_slot(
+    runledger_pool: ConnectionPool[Any],
+    runledger_database: Any,
+    start_worker: Any,
+    eventually: Eventually,
+    look: Any,
+) -> None:
+    release = threading.Event()
+    ran: list[str] = []
+
+    def handler(_context: Any, payload: str) -> None:
+        ran.append(payload)
+        release.wait(30)
+
+    worker = start_worker(
+        {"jobs.one": handler}, wakeups=False, poll_interval_ms=10, max_global_concurrency=1
+    )
+    enqueue_job(runledger_pool, JobEnqueue("jobs.one", "first"))
+    eventually(lambda: look(LEASED) == 1)
+    holder = runledger_database.connect()
+    holder.execute(HOLD_ALL)
+    release.set()
+    eventually(lambda: look(PUMP_WAITS) == 1)
+
+    enqueue_job(runledger_pool, JobEnqueue("jobs.one", "second"))
+    for _ in range(5):
+        last = worker.health.status(LoopState.RUNNING).last_pass_at
+        eventually(lambda last=last: worker.health.status(LoopState.RUNNING).last_pass_at != last)
+    ran_meanwhile = list(ran)
+    holder.rollback()
+
+    assert ran_meanwhile == ["first"]
+    eventually(lambda: look(SUCCEEDED) == 2)
