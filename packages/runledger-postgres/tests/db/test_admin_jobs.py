@@ -94,6 +94,24 @@ def test_page_before_a_job_is_the_one_next_to_it(pool):
     assert [job.id for job in page] == [ids[2], ids[1]]
 
 
+def test_pages_of_rare_statuses_are_in_one_order_both_ways(pool):
+    rare = [enqueue(pool) for _ in range(7)][::-1]
+    enqueue(pool)
+    for number, job_id in enumerate(rare):
+        status = ("CANCELED", "DEAD_LETTERED")[number % 2]
+        change(pool, job_id, f"status = '{status}', is_ready = false, finished_at = now()")
+    both = JobFilter(ADMIN, status=[JobStatus.DEAD_LETTERED, JobStatus.CANCELED])
+
+    def ids(chosen: JobFilter, **cursor) -> list[UUID]:
+        return [job.id for job in list_jobs(pool, chosen, limit=3, **cursor)]
+
+    assert ids(both) == rare[:3]
+    assert ids(both, after=rare[2]) == rare[3:6]
+    assert ids(both, before=rare[6]) == rare[3:6]
+    assert ids(JobFilter(ADMIN, status=JobStatus.CANCELED)) == rare[:5:2]
+    assert ids(JobFilter(ADMIN, status=JobStatus.DEAD_LETTERED), before=rare[5]) == rare[1:4:2]
+
+
 def test_scope_chooses_whose_jobs(pool):
     theirs, everybodys = enqueue(pool, organization_id=ORGANIZATION), enqueue(pool)
 

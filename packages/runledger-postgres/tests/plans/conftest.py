@@ -17,7 +17,16 @@ from runledger_test_support.databases import temporary_database
 
 from .plan_reader import Plan
 from .plan_recorder import PlanMode, PlanRecorder
-from .population import SMALL_TABLES, TYPES, Sizes, Statistics, populate
+from .population import (
+    SMALL_TABLES,
+    TYPES,
+    Sizes,
+    Statistics,
+    bring_about,
+    define,
+    fill,
+    maintain,
+)
 
 FULL = Sizes(
     terminal=1_000_000, ready=100_000, future=1_000_000, foreign=100_000, due=100, leased=60
@@ -71,14 +80,54 @@ def statistics(request: pytest.FixtureRequest) -> Statistics:
 
 
 @pytest.fixture(scope="session")
-def populated(runledger_server, runledger_template, statistics: Statistics):
-    """One database for each state of statistics; no two at a time."""
-    sizes = FULL if os.environ.get("RUNLEDGER_TEST_SIZE", "ci") == "full" else CI
+def sizes() -> Sizes:
+    return FULL if os.environ.get("RUNLEDGER_TEST_SIZE", "ci") == "full" else CI
+
+
+@pytest.fixture(scope="session")
+def defined(runledger_server, runledger_template) -> Generator[str]:
+    """The name of an empty database whose statistics say so."""
     with temporary_database(
-        runledger_server, prefix="plans", template=runledger_template
+        runledger_server, prefix="plans_empty", template=runledger_template
     ) as database:
         with database.connect(autocommit=True) as connection:
-            populate(connection, statistics, sizes, few=FEW)
+            define(connection)
+        yield database.name
+
+
+@pytest.fixture(scope="session")
+def filled(runledger_server, defined, sizes) -> Generator[str]:
+    """The same, filled."""
+    with temporary_database(runledger_server, prefix="plans_full", template=defined) as database:
+        with database.connect(autocommit=True) as connection:
+            fill(connection, sizes)
+        yield database.name
+
+
+@pytest.fixture(scope="session")
+def analyzed(runledger_server, filled) -> Generator[str]:
+    """The same with statistics of what it holds."""
+    with temporary_database(runledger_server, prefix="plans_known", template=filled) as database:
+        with database.connect(autocommit=True) as connection:
+            maintain(connection, "VACUUM ANALYZE")
+        yield database.name
+
+
+@pytest.fixture(scope="session")
+def populated(request: pytest.FixtureRequest, runledger_server, statistics, sizes):
+    """A clone for each state of statistics, which are copied with a database; no two at a time."""
+    match statistics:
+        case Statistics.WHEN_SMALL:
+            template = "defined"
+        case Statistics.NEVER | Statistics.WHEN_EMPTY:
+            template = "filled"
+        case _:
+            template = "analyzed"
+    with temporary_database(
+        runledger_server, prefix="plans", template=request.getfixturevalue(template)
+    ) as database:
+        with database.connect(autocommit=True) as connection:
+            bring_about(connection, statistics, sizes, few=FEW)
         yield database
 
 
@@ -86,6 +135,9 @@ def populated(runledger_server, runledger_template, statistics: Statistics):
 def recorder(populated) -> Generator[PlanRecorder]:
     with psycopg.connect(populated.dsn) as connection:
         recorder = PlanRecorder(connection)
+        # Succeeded jobs have no index; a scan for some begins where they are, not where the last
+        # scan of a large table was.
+        connection.execute("SET synchronize_seqscans = off")
         connection.commit()
         yield recorder
 

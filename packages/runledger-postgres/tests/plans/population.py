@@ -26,6 +26,7 @@ class Statistics(StrEnum):
     WHEN_SMALL = "analyzed when small"
     PRUNED = "pruned"
     VACUUMED = "pruned and vacuumed"
+    REFILLED = "analyzed when emptied, then refilled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,9 @@ LEASE_TO_OTHERS: Final = """
     UPDATE runledger.job_queue
     SET status = 'LEASED', attempt = 1, claim_number = 1, worker_id = 'other',
         leased_at = now(), last_heartbeat_at = now(), lease_expires_at = now() + interval '1 day'
-    WHERE id IN (SELECT id FROM runledger.job_queue WHERE is_ready AND job_type <> %s LIMIT %s)
+    WHERE id = ANY (
+        ARRAY(SELECT id FROM runledger.job_queue WHERE is_ready AND job_type <> %s LIMIT %s)
+    )
 """
 # Of jobs that have ended and have no history yet: what their ends left behind. Attempts come last.
 _ENDED: Final = """
@@ -156,17 +159,15 @@ PRUNE: Final = (
     "DELETE FROM runledger.job_logs WHERE occurred_at < now() - interval '1 day'",
     "DELETE FROM runledger.job_dead_letters WHERE failed_at < now() - interval '1 day'",
 )
+FORGET_SIZES: Final = "UPDATE pg_class SET reltuples = -1 WHERE relname = ANY (%s)"
 TABLES: Final = ("job_queue", "job_attempts", "job_events", "job_logs", "job_dead_letters")
 
 
-def populate(
-    connection: psycopg.Connection[Any], statistics: Statistics, sizes: Sizes, *, few: Sizes
-) -> None:
-    """Fill a migrated database, so that its statistics are of that kind.
+def define(connection: psycopg.Connection[Any]) -> None:
+    """Define the types in a migrated database, and keep the server from taking statistics.
 
     Args:
-        connection: In autocommit mode.
-        few: What was there when statistics were taken of a small queue.
+        connection: In autocommit mode, here and below.
     """
     for table in TABLES:
         connection.execute(f"ALTER TABLE runledger.{table} SET (autovacuum_enabled = false)")
@@ -174,29 +175,51 @@ def populate(
         connection.execute(
             "INSERT INTO runledger.job_definitions (job_type) VALUES (%s)", [job_type]
         )
+    maintain(connection, "ANALYZE")
+
+
+def bring_about(
+    connection: psycopg.Connection[Any], statistics: Statistics, sizes: Sizes, *, few: Sizes
+) -> None:
+    """Bring a database into that state of its statistics.
+
+    Args:
+        connection: To a clone: of the defined one for WHEN_SMALL, else of the filled one; for
+            FRESH, PRUNED, VACUUMED and REFILLED analyzed since.
+        few: What was there when statistics were taken of a small queue.
+    """
     match statistics:
         case Statistics.NEVER:
-            _fill(connection, sizes)
-        case Statistics.WHEN_EMPTY:
-            _maintain(connection, "ANALYZE")
-            _fill(connection, sizes)
+            # As of a table that is new.
+            connection.execute(FORGET_SIZES, [list(TABLES)])
         case Statistics.WHEN_SMALL:
-            _fill(connection, few)
-            _maintain(connection, "VACUUM ANALYZE")
-            _fill(connection, sizes)
-        case Statistics.FRESH | Statistics.PRUNED | Statistics.VACUUMED:
-            _fill(connection, sizes)
-            _maintain(connection, "VACUUM ANALYZE")
+            fill(connection, few)
+            maintain(connection, "VACUUM ANALYZE")
+            fill(connection, sizes)
+        case Statistics.REFILLED:
+            # The last row keeps the pages of all: statistics tell of one row in many pages.
+            for table in TABLES:
+                connection.execute(
+                    f"""
+                    DELETE FROM runledger.{table}
+                    WHERE ctid <> (SELECT max(ctid) FROM runledger.{table})
+                    """.encode()
+                )
+            maintain(connection, "VACUUM ANALYZE")
+            fill(connection, sizes)
+        case Statistics.WHEN_EMPTY | Statistics.FRESH | Statistics.PRUNED | Statistics.VACUUMED:
+            pass
     # Statistics rarely see a lease: the queue is calm while they are taken.
     connection.execute(LEASE_TO_OTHERS, [FOREIGN_TYPE, sizes.leased])
     if statistics in {Statistics.PRUNED, Statistics.VACUUMED}:
         for statement in PRUNE:
             connection.execute(statement)
     if statistics is Statistics.VACUUMED:
-        _maintain(connection, "VACUUM")
+        maintain(connection, "VACUUM")
 
 
-def _fill(connection: psycopg.Connection[Any], sizes: Sizes) -> None:
+def fill(connection: psycopg.Connection[Any], sizes: Sizes) -> None:
+    """Add the jobs and their history."""
     common: dict[str, object] = {"organization": ORGANIZATION, "job_type": None}
     foreign = {"kind": "foreign", "age": "1 hour", "job_type": FOREIGN_TYPE, "priority": 500}
     for statement, rows, parameters in (
@@ -215,6 +238,7 @@ def _fill(connection: psycopg.Connection[Any], sizes: Sizes) -> None:
     connection.execute("RESET enable_nestloop")
 
 
-def _maintain(connection: psycopg.Connection[Any], command: str) -> None:
+def maintain(connection: psycopg.Connection[Any], command: str) -> None:
+    """Run VACUUM or ANALYZE on every table that grows."""
     for table in TABLES:
         connection.execute(f"{command} runledger.{table}".encode())

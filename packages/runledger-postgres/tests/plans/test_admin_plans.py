@@ -55,18 +55,25 @@ def every_status(db: psycopg.Connection[Any]) -> object:
     return count_jobs_by_status_bounded(db, scope=Scope.ADMIN, cap=CAP)
 
 
-# Not here, since nothing bounds them where newer or earlier rows are all of other states: pages of
-# SUCCEEDED, which has no index, of DEAD_LETTERED and CANCELED, for which the planner prefers the
-# primary key, and the bounded count of PENDING alone, for which it may prefer the table.
+RARE: Final = (JobStatus.DEAD_LETTERED, JobStatus.CANCELED)
+
+# Not here: pages of SUCCEEDED, which has no index, so that nothing bounds them where all newer rows
+# are of other states.
 READS: Final[dict[str, tuple[Act, int]]] = {
     "jobs": (jobs_of(), 2 * PAGE),
     "pending jobs": (jobs_of(JobStatus.PENDING), 4 * PAGE),
     "leased jobs": (jobs_of(JobStatus.LEASED), 4 * PAGE),
+    "dead-lettered jobs": (jobs_of(JobStatus.DEAD_LETTERED), 2 * PAGE),
+    "canceled jobs": (jobs_of(JobStatus.CANCELED), 2 * PAGE),
+    "jobs of both rare states": (jobs_of(*RARE), 4 * PAGE),
     "jobs of a type": (jobs_of(job_type=TYPES[0]), 16 * PAGE),
     "jobs of a worker": (jobs_of(worker_id="other"), 4 * PAGE),
     "dead letters": (lambda db: list_dead_letters(db, scope=Scope.ADMIN, limit=PAGE), 2 * PAGE),
     "oldest waiting": (lambda db: oldest_waiting_jobs(db, scope=Scope.ADMIN), 1_000),
     "number of leased": (counted(JobStatus.LEASED), 2 * CAP),
+    "number of pending": (counted(JobStatus.PENDING), 3 * CAP),
+    "number of dead-lettered": (counted(JobStatus.DEAD_LETTERED), 2 * CAP),
+    "number of two states": (counted(JobStatus.PENDING, JobStatus.CANCELED), 4 * CAP),
     "number of jobs": (counted(), 2 * CAP),
     "numbers of every status": (every_status, 6 * 4 * CAP),
 }

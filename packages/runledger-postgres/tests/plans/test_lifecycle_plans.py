@@ -42,7 +42,7 @@ from runledger_postgres.lifecycle import (
     requeue_jobs,
     update_job_progress,
 )
-from runledger_postgres.lifecycle._claim import claim_statements
+from runledger_postgres.lifecycle._claim import claim_results, claim_statements
 from runledger_postgres.lifecycle._reap import DEFER_EXPIRED_LEASE, LIST_EXPIRED_LEASES
 from runledger_postgres.lifecycle._round import FIND_CLAIMS, WAIT_FOR_JOB
 
@@ -79,6 +79,14 @@ def claim_one_when_nothing_is_due(queue: LargeQueue) -> Work:
 def claim_in_a_wider_window(queue: LargeQueue) -> Work:
     request = ClaimRequest("worker-1", TYPES, limit=4, window=BATCH, lease_ttl_seconds=60)
     return Work(lambda db: run_all(db, claim_statements(request)), BATCH * len(TYPES))
+
+
+def claim_from_its_marks(queue: LargeQueue) -> Work:
+    request = ClaimRequest("worker-1", TYPES, limit=BATCH, window=BATCH, lease_ttl_seconds=60)
+    _, backlog = claim_results(request, run_all(queue.connection, claim_statements(request)))
+    assert backlog is not None
+    marked = replace(request, marks=backlog.best, waiting_from=backlog.next_due_at)
+    return Work(lambda db: run_all(db, claim_statements(marked)), BATCH * len(TYPES))
 
 
 def claim_of_every_defined_type(queue: LargeQueue) -> Work:
@@ -248,6 +256,7 @@ WORKS: Final = [
     claim_a_batch,
     claim_one_when_nothing_is_due,
     claim_in_a_wider_window,
+    claim_from_its_marks,
     claim_of_every_defined_type,
     claim_of_types_without_jobs,
     find_claims_after_an_unknown_commit,
@@ -325,8 +334,8 @@ def expire_leases(queue: LargeQueue, count: int) -> None:
         """
         UPDATE runledger.job_queue
         SET lease_expires_at = clock_timestamp() - interval '1 second'
-        WHERE id IN (
-            SELECT id FROM runledger.job_queue WHERE worker_id = 'worker-1' LIMIT %s
+        WHERE id = ANY (
+            ARRAY(SELECT id FROM runledger.job_queue WHERE worker_id = 'worker-1' LIMIT %s)
         )
         """,
         count,

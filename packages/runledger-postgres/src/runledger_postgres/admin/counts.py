@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from sqlalchemy import func, literal, select
+from sqlalchemy import func, literal, select, union_all
 
 from runledger_core import JobStatus, Scope, check_int
 
@@ -13,6 +13,7 @@ from .._database import Database
 from .._rows import Statement, column
 from .._scope import IN_SCOPE, scope_parameters
 from .._session import Bound, run
+from ._arms import arms_of
 from ._select import fetch
 from .filters import JobFilter, job_conditions
 from .tables import job_queue
@@ -137,13 +138,16 @@ def count_jobs_bounded(db: Database, chosen: JobFilter, *, cap: int) -> BoundedC
     Transaction: joins the caller's or opens one.
     """
     check_int(cap, field="cap", minimum=1, maximum=_INT32_MAX)
-    some = (
-        select(literal(1).label("one"))
-        .select_from(job_queue)
-        .where(*job_conditions(chosen))
-        .limit(cap + 1)
-        .subquery()
-    )
+    ones = select(literal(1).label("one")).select_from(job_queue)
+    # Jobs of a workflow run are few and have an index of their own.
+    if chosen.statuses and chosen.workflow_run_id is None:
+        arms = [
+            ones.where(*arm.conditions).order_by(*arm.order).limit(cap + 1)
+            for arm in arms_of(chosen)
+        ]
+        some = select(union_all(*arms).subquery()).limit(cap + 1).subquery()
+    else:
+        some = ones.where(*job_conditions(chosen)).limit(cap + 1).subquery()
     counted = select(func.count().label("count")).select_from(some)
     return _bounded(fetch(db, counted, CountRow)[0].count, cap)
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, SelectBase, asc, desc, select, union_all
 
 from runledger_core import check_uuid
 
 from .._database import Database
 from .._paging import require_page
 from ..jobs import JobSummary
+from ._arms import RARE, arms_of
 from ._select import fetch
 from .filters import JobFilter, job_conditions
 from .tables import job_queue
@@ -45,10 +47,28 @@ def list_jobs(
     Transaction: joins the caller's or opens one.
     """
     require_page(limit, after=after, before=before)
-    page = select(*_COLUMNS).where(*job_conditions(chosen)).limit(limit)
+    is_newer = before is not None
+    bounds: list[ColumnElement[bool]] = []
     if before is not None:
-        newer = job_queue.c.id > check_uuid(before, field="before")
-        return fetch(db, page.where(newer).order_by(job_queue.c.id), JobSummary)[::-1]
+        bounds.append(job_queue.c.id > check_uuid(before, field="before"))
     if after is not None:
-        page = page.where(job_queue.c.id < check_uuid(after, field="after"))
-    return fetch(db, page.order_by(job_queue.c.id.desc()), JobSummary)
+        bounds.append(job_queue.c.id < check_uuid(after, field="after"))
+    page = _page(chosen, bounds, limit=limit, is_newer=is_newer)
+    found = fetch(db, page, JobSummary)
+    return found[::-1] if is_newer else found
+
+
+def _page(
+    chosen: JobFilter, bounds: list[ColumnElement[bool]], *, limit: int, is_newer: bool
+) -> SelectBase:
+    turn: Callable[[ColumnElement[Any]], ColumnElement[Any]] = asc if is_newer else desc
+    columns = select(*_COLUMNS).where(*bounds).limit(limit)
+    # Rare rows have an index with the order of a page; the planner prefers to look for them among
+    # all rows. Jobs of a workflow run are few and have an index of their own.
+    if not chosen.statuses or set(chosen.statuses) - RARE or chosen.workflow_run_id is not None:
+        return columns.where(*job_conditions(chosen)).order_by(turn(job_queue.c.id))
+    arms = [
+        columns.where(*arm.conditions).order_by(*map(turn, arm.order)) for arm in arms_of(chosen)
+    ]
+    rare = union_all(*arms).subquery()
+    return select(*rare.c).order_by(turn(rare.c.id)).limit(limit)

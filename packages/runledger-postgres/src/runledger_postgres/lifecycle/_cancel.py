@@ -16,6 +16,7 @@ from .._scope import IN_SCOPE
 from .._session import DEFAULT_LOCK_TIMEOUT_MS, Bound, run
 from ..jobs import JobRecord
 from ..wakeup import CANCEL_CHANNEL
+from ._lease import CLOCK_AFTER_LOCKS
 from ._operator import (
     OperatorVerdict,
     change_one,
@@ -37,62 +38,61 @@ class CanceledRow:
 CANCEL_JOBS: Final = Statement(
     f"""
     WITH locked AS MATERIALIZED (
-        SELECT q.id, q.status = 'LEASED' AS is_running, q.worker_id, q.leased_at
+        SELECT
+            q.id, q.claim_number, q.run_number, q.attempt, q.status = 'LEASED' AS is_running,
+            q.worker_id, q.leased_at
         FROM runledger.job_queue AS q
         WHERE q.id = ANY (%(job_ids)s::uuid[])
             AND q.status IN ('PENDING', 'LEASED')
             AND {IN_SCOPE}
         ORDER BY q.id
         FOR NO KEY UPDATE
-    ), timed AS MATERIALIZED (
-        -- The lock may have been waited for.
-        SELECT l.*, clock_timestamp() AS at FROM locked AS l
+    {CLOCK_AFTER_LOCKS}
     ), canceled AS (
         UPDATE runledger.job_queue AS q
         SET
             status = 'CANCELED',
             is_ready = false,
-            finished_at = l.at,
+            finished_at = c.at,
             lease_expires_at = NULL,
             last_heartbeat_at = NULL,
             leased_at = NULL,
             worker_id = NULL,
             output = NULL,
             status_reason = coalesce(%(reason)s::text, 'CANCELED'),
-            updated_at = l.at
-        FROM timed AS l
-        WHERE q.id = l.id
-        RETURNING
-            q.id, q.claim_number, q.run_number, q.attempt, q.status_reason,
-            l.is_running, l.worker_id, l.leased_at, l.at
+            updated_at = c.at
+        FROM clock AS c
+        WHERE q.id = ANY (ARRAY(SELECT l.id FROM locked AS l))
     ), attempts AS (
         INSERT INTO runledger.job_attempts (
             job_id, claim_number, run_number, attempt, worker_id, outcome, leased_at, finished_at
         )
-        SELECT c.id, c.claim_number, c.run_number, c.attempt, c.worker_id, 'CANCELED',
-            c.leased_at, c.at
-        FROM canceled AS c
-        WHERE c.is_running
+        SELECT l.id, l.claim_number, l.run_number, l.attempt, l.worker_id, 'CANCELED',
+            l.leased_at, c.at
+        FROM locked AS l
+        CROSS JOIN clock AS c
+        WHERE l.is_running
     ), events AS (
         INSERT INTO runledger.job_events (
             job_id, claim_number, run_number, attempt, event_type, payload, occurred_at
         )
-        SELECT c.id, c.claim_number, c.run_number, nullif(c.attempt, 0), 'CANCELED',
-            jsonb_build_object('reason', c.status_reason), c.at
-        FROM canceled AS c
+        SELECT l.id, l.claim_number, l.run_number, nullif(l.attempt, 0), 'CANCELED',
+            jsonb_build_object('reason', coalesce(%(reason)s::text, 'CANCELED')), c.at
+        FROM locked AS l
+        CROSS JOIN clock AS c
     ), running AS (
         SELECT string_agg(n.id::text, ',') AS ids
         FROM (
-            SELECT c.id, (row_number() OVER (ORDER BY c.id) - 1) / 200 AS chunk
-            FROM canceled AS c
-            WHERE c.is_running
+            SELECT l.id, (row_number() OVER (ORDER BY l.id) - 1) / 200 AS chunk
+            FROM locked AS l
+            WHERE l.is_running
         ) AS n
         GROUP BY n.chunk
     )
     SELECT
-        c.id AS job_id,
+        l.id AS job_id,
         (SELECT count(pg_notify('{CANCEL_CHANNEL}', r.ids)::text) FROM running AS r) AS notified
-    FROM canceled AS c
+    FROM locked AS l
     """,
     CanceledRow,
 )

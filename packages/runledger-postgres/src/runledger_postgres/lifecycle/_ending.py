@@ -19,6 +19,7 @@ from runledger_core import (
 )
 
 from .._rows import column
+from ._lease import CLOCK_AFTER_LOCKS
 
 
 class FailureDisposition(StrEnum):
@@ -53,8 +54,14 @@ class EndedRow:
     checkpoint_json: str | None
 
 
-# `at` is read after any wait for the row: it decides, and it is every time that the write stores.
-_ENDING: Final = """
+# What the end of an attempt takes from the job's row, aliased q.
+ENDED_COLUMNS: Final = """
+            q.id AS job_id, q.job_type, q.organization_id, q.run_number, q.attempt, q.max_attempts,
+            q.claim_number, q.worker_id, q.leased_at, q.last_heartbeat_at, q.lease_expires_at,
+            q.payload, q.checkpoint"""
+
+_ENDING: Final = f"""
+    {CLOCK_AFTER_LOCKS}
     ), ending AS MATERIALIZED (
         SELECT
             t.*,
@@ -63,30 +70,42 @@ _ENDING: Final = """
             CASE t.disposition
                 WHEN 'RETRY_SCHEDULED' THEN t.at + t.retry_delay_ms * interval '1 millisecond'
             END AS retry_at
-        FROM (SELECT l.*, clock_timestamp() AS at FROM locked AS l) AS t
+        FROM (SELECT l.*, c.at FROM locked AS l CROSS JOIN clock AS c) AS t
 """
-_WRITE: Final = """
+# Arrays instead of a join: see LEASED_ENTRIES. `batch` is in the order of the ids, so that a search
+# by halves finds the place of the row `q`.
+_PLACE: Final = "width_bucket(q.id, b.job_ids)"
+_RETRY_AT: Final = f"b.retry_ats[{_PLACE}]"
+ENDED_ENTRY: Final = f"b.entries[{_PLACE}]"
+
+_WRITE: Final = f"""
+    ), batch AS (
+        SELECT
+            array_agg(l.job_id) AS job_ids, array_agg(l.entry) AS entries,
+            -- Of a dead letter NULL.
+            array_agg(l.retry_at) AS retry_ats
+        FROM (SELECT n.* FROM ending AS n WHERE n.is_valid ORDER BY n.job_id) AS l
     ), ended AS (
         UPDATE runledger.job_queue AS q
         SET
-            status = (CASE WHEN l.is_dead THEN 'DEAD_LETTERED' ELSE 'PENDING' END)
+            status = (CASE WHEN {_RETRY_AT} IS NULL THEN 'DEAD_LETTERED' ELSE 'PENDING' END)
                 ::runledger.job_status,
             is_ready = false,
-            next_run_at = coalesce(l.retry_at, q.next_run_at),
-            finished_at = CASE WHEN l.is_dead THEN l.at END,
-            stage = CASE WHEN l.is_dead THEN q.stage ELSE 'queued' END,
+            next_run_at = coalesce({_RETRY_AT}, q.next_run_at),
+            finished_at = CASE WHEN {_RETRY_AT} IS NULL THEN c.at END,
+            stage = CASE WHEN {_RETRY_AT} IS NULL THEN q.stage ELSE 'queued' END,
             lease_expires_at = NULL,
             last_heartbeat_at = NULL,
             leased_at = NULL,
             worker_id = NULL,
             output = NULL,
-            status_reason = l.kind::text,
-            last_error_code = l.code,
-            last_error_message = l.message,
-            updated_at = l.at
-        FROM ending AS l
-        WHERE q.id = l.job_id AND l.is_valid
-        RETURNING l.*, q.payload, q.checkpoint
+            status_reason = {{kind}}::text,
+            last_error_code = {{code}},
+            last_error_message = {{message}},
+            updated_at = c.at
+        FROM batch AS b
+        CROSS JOIN clock AS c
+        WHERE q.id = ANY (b.job_ids)
     ), attempts AS (
         INSERT INTO runledger.job_attempts (
             job_id, claim_number, run_number, attempt, worker_id, outcome, error_code,
@@ -97,7 +116,8 @@ _WRITE: Final = """
             n.kind::text::runledger.job_outcome, n.code, n.message,
             CASE WHEN NOT n.is_dead THEN n.retry_delay_ms END,
             n.leased_at, n.at
-        FROM ended AS n
+        FROM ending AS n
+        WHERE n.is_valid
     ), events AS (
         INSERT INTO runledger.job_events (
             job_id, claim_number, run_number, attempt, event_type, payload, occurred_at
@@ -112,7 +132,8 @@ _WRITE: Final = """
                 )
             END,
             n.at
-        FROM ended AS n
+        FROM ending AS n
+        WHERE n.is_valid
     ), logs AS (
         INSERT INTO runledger.job_logs (
             job_id, claim_number, run_number, attempt, level, message, payload, occurred_at
@@ -122,8 +143,8 @@ _WRITE: Final = """
             -- Many an exception has no text.
             coalesce(nullif(n.message, ''), n.code),
             jsonb_build_object('traceback', n.traceback), n.at
-        FROM ended AS n
-        WHERE n.traceback IS NOT NULL
+        FROM ending AS n
+        WHERE n.is_valid AND n.traceback IS NOT NULL
     ), dead_letters AS (
         INSERT INTO runledger.job_dead_letters AS d (
             job_id, job_type, organization_id, run_number, attempt, error_code, error_message,
@@ -132,8 +153,8 @@ _WRITE: Final = """
         SELECT
             n.job_id, n.job_type, n.organization_id, n.run_number, n.attempt, n.code, n.message,
             n.payload, n.checkpoint, n.at, n.at
-        FROM ended AS n
-        WHERE n.is_dead
+        FROM ending AS n
+        WHERE n.is_valid AND n.is_dead
         ON CONFLICT (job_id) DO UPDATE
         SET
             run_number = excluded.run_number,
@@ -149,26 +170,33 @@ _WRITE: Final = """
         l.attempt, l.claim_number, l.worker_id, l.max_attempts, l.kind::text AS kind, l.code,
         l.message, l.disposition, l.retry_at AS next_run_at,
         coalesce(l.last_heartbeat_at <= l.leased_at, true) AS is_without_heartbeat,
-        CASE WHEN l.is_dead THEN n.payload::text END AS payload_json,
-        CASE WHEN l.is_dead THEN n.checkpoint::text END AS checkpoint_json
+        CASE WHEN l.is_dead THEN l.payload::text END AS payload_json,
+        CASE WHEN l.is_dead THEN l.checkpoint::text END AS checkpoint_json
     FROM ending AS l
-    LEFT JOIN ended AS n ON n.entry = l.entry
-    WHERE n.entry IS NOT NULL OR NOT l.is_valid
     ORDER BY l.entry
 """
 
 
-def end_failed_attempts(*, locked: LiteralString, guard: LiteralString) -> LiteralString:
+def end_failed_attempts(
+    *,
+    locked: LiteralString,
+    guard: LiteralString,
+    kind: LiteralString,
+    code: LiteralString,
+    message: LiteralString,
+) -> LiteralString:
     """Return the statement that writes the failures of the rows that `locked` holds.
 
     Args:
         locked: CTEs of which the last, `locked`, is still open. It has the columns `entry, kind,
-            code, message, traceback, retry_delay_ms, disposition` and, of the job's row, `job_id,
-            job_type, organization_id, run_number, attempt, max_attempts, claim_number, worker_id,
-            leased_at, last_heartbeat_at, lease_expires_at`.
+            code, message, traceback, retry_delay_ms, disposition` and ENDED_COLUMNS.
         guard: Condition on `t`, a locked row with `at`, the clock after any wait for it.
+        kind: Expression of the failure's kind, for the entry ENDED_ENTRY.
+        code: Expression of its code.
+        message: Expression of its message.
     """
-    return f"{locked} {_ENDING} WHERE {guard} {_WRITE}"
+    write = _WRITE.format(kind=kind, code=code, message=message)
+    return f"{locked} {_ENDING} WHERE {guard} {write}"
 
 
 def dead_letter_reason(kind: JobFailureKind) -> JobDeadLetterReason:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, LiteralString
 
 from runledger_core import (
     UNSET,
@@ -25,6 +25,8 @@ from .._database import Database
 from .._rows import Statement
 from .._session import DEFAULT_LOCK_TIMEOUT_MS, Bound, run
 from ._ending import (
+    ENDED_COLUMNS,
+    ENDED_ENTRY,
     EndedRow,
     FailureDisposition,
     dead_letter_reason,
@@ -86,34 +88,37 @@ class FailureOutcome:
 
 
 _LOCKED: Final = f"""
-    WITH entries AS (
-        SELECT e.*
-        FROM unnest(
-            %(job_ids)s::uuid[], %(claim_numbers)s::int8[], %(worker_ids)s::text[],
-            %(kinds)s::runledger.job_failure_kind[], %(codes)s::text[], %(messages)s::text[],
-            %(tracebacks)s::text[], %(retry_delays_ms)s::int4[]
-        ) WITH ORDINALITY AS e(
-            job_id, claim_number, worker_id, kind, code, message, traceback, retry_delay_ms, entry
-        )
-    ), locked AS MATERIALIZED (
+    WITH locked AS MATERIALIZED (
         SELECT
-            e.*, q.job_type, q.organization_id, q.run_number, q.attempt, q.max_attempts,
-            q.leased_at, q.last_heartbeat_at, q.lease_expires_at,
+            e.entry, {ENDED_COLUMNS},
+            (%(kinds)s::runledger.job_failure_kind[])[e.entry] AS kind,
+            (%(codes)s::text[])[e.entry] AS code,
+            (%(messages)s::text[])[e.entry] AS message,
+            (%(tracebacks)s::text[])[e.entry] AS traceback,
+            (%(retry_delays_ms)s::int4[])[e.entry] AS retry_delay_ms,
             CASE
-                WHEN e.kind IN ('TERMINAL', 'PANICKED') OR q.attempt >= q.max_attempts
+                WHEN q.attempt >= q.max_attempts
+                    OR (%(kinds)s::runledger.job_failure_kind[])[e.entry]
+                        IN ('TERMINAL', 'PANICKED')
                     THEN 'DEAD_LETTERED'
                 ELSE 'RETRY_SCHEDULED'
             END AS disposition
         {LEASED_ENTRIES}
 """
-_IS_LIVE: Final = "t.lease_expires_at > t.at"
 
-FAIL_JOBS: Final = Statement(
-    end_failed_attempts(locked=f"{_LOCKED} {SKIP_LOCKED}", guard=_IS_LIVE), EndedRow
-)
-FAIL_JOB: Final = Statement(
-    end_failed_attempts(locked=f"{_LOCKED} {WAIT_FOR_LOCK}", guard=_IS_LIVE), EndedRow
-)
+
+def _fail(locking: LiteralString) -> LiteralString:
+    return end_failed_attempts(
+        locked=f"{_LOCKED} {locking}",
+        guard="t.lease_expires_at > t.at",
+        kind=f"(%(kinds)s::runledger.job_failure_kind[])[{ENDED_ENTRY}]",
+        code=f"(%(codes)s::text[])[{ENDED_ENTRY}]",
+        message=f"(%(messages)s::text[])[{ENDED_ENTRY}]",
+    )
+
+
+FAIL_JOBS: Final = Statement(_fail(SKIP_LOCKED), EndedRow)
+FAIL_JOB: Final = Statement(_fail(WAIT_FOR_LOCK), EndedRow)
 
 
 def complete_job_failure(

@@ -46,12 +46,8 @@ class BeatenRow:
 
 
 _LOCKED: Final = f"""
-    WITH entries AS (
-        SELECT e.*
-        FROM unnest(%(job_ids)s::uuid[], %(claim_numbers)s::int8[], %(worker_ids)s::text[])
-            WITH ORDINALITY AS e(job_id, claim_number, worker_id, entry)
-    ), locked AS MATERIALIZED (
-        SELECT e.entry, e.job_id, q.lease_expires_at
+    WITH locked AS MATERIALIZED (
+        SELECT e.entry, q.id AS job_id, q.lease_expires_at
         {LEASED_ENTRIES}
 """
 # Writes no indexed column, so the update stays on its page (HOT).
@@ -60,14 +56,13 @@ _WRITE: Final = f"""
     ), beaten AS (
         UPDATE runledger.job_queue AS q
         SET
-            lease_expires_at = l.at + %(lease_ttl_seconds)s::int8 * interval '1 second',
-            last_heartbeat_at = l.at,
-            updated_at = l.at
-        FROM live AS l
-        WHERE q.id = l.job_id
-        RETURNING l.entry
+            lease_expires_at = c.at + %(lease_ttl_seconds)s::int8 * interval '1 second',
+            last_heartbeat_at = c.at,
+            updated_at = c.at
+        FROM clock AS c
+        WHERE q.id = ANY (ARRAY(SELECT l.job_id FROM live AS l))
     )
-    SELECT b.entry::int4 AS entry FROM beaten AS b
+    SELECT l.entry FROM live AS l
 """
 
 HEARTBEAT_JOBS: Final = Statement(f"{_LOCKED} {SKIP_LOCKED} {_WRITE}", BeatenRow)

@@ -11,15 +11,23 @@ from runledger_core.limits import INT32_MAX, INT64_MAX
 from .._arguments import check_kinds
 from ..errors import QueryError, refusal
 
-# The rows of `entries` that their owner holds, locked in id order. Taken from `e` and `q`. The
-# status is compared as text, which no partial index knows: statistics that saw no lease would have
-# the planner walk the leases of all workers instead of looking up the ids.
-LEASED_ENTRIES: Final = """
-    FROM entries AS e
-    JOIN runledger.job_queue AS q ON q.id = e.job_id
-    WHERE q.status::text = 'LEASED'
-        AND q.claim_number = e.claim_number
-        AND q.worker_id = e.worker_id
+# Where in the arrays of a batch the row `q` is; OFFSET has it found once a row.
+ENTRY_OF_ROW: Final = """(
+        SELECT array_position(%(job_ids)s::uuid[], q.id) AS entry OFFSET 0
+    ) AS e"""
+
+# The rows of a batch that their owner holds, locked in id order. Taken from `e` and `q`. Arrays
+# instead of a join, here and in the write: where statistics know of one row only, of which there
+# are many by now, the planner would join by walking the whole primary key. The status is compared
+# as text, which no partial index knows: statistics that saw no lease would have the planner walk
+# the leases of all workers instead of looking up the ids.
+LEASED_ENTRIES: Final = f"""
+    FROM runledger.job_queue AS q
+    CROSS JOIN LATERAL {ENTRY_OF_ROW}
+    WHERE q.id = ANY (%(job_ids)s::uuid[])
+        AND q.status::text = 'LEASED'
+        AND q.claim_number = (%(claim_numbers)s::int8[])[e.entry]
+        AND q.worker_id = (%(worker_ids)s::text[])[e.entry]
         AND q.lease_expires_at > clock_timestamp()
     ORDER BY q.id
 """
@@ -28,14 +36,23 @@ LEASED_ENTRIES: Final = """
 SKIP_LOCKED: Final = "FOR NO KEY UPDATE OF q SKIP LOCKED"
 WAIT_FOR_LOCK: Final = "FOR NO KEY UPDATE OF q"
 
-# Follows the CTE `locked`, which may have waited: whether the lease is live is decided by a clock
-# that is read after the wait, on the version of the row that the lock got. `at` is the one instant
-# of everything that the write stores. (A subquery with a volatile column is not flattened.)
-LIVE_ENTRIES: Final = """
+# Follows the CTE `locked`, which may have waited: the clock is read when all its rows are locked.
+# `at` is the one instant of everything that the write stores.
+CLOCK_AFTER_LOCKS: Final = """
+    ), clock AS MATERIALIZED (
+        SELECT clock_timestamp() AS at, count(*) AS locked FROM locked
+"""
+
+# Whether a lease is live is decided by that clock, on the version of the row that the lock got. Of
+# these rows nobody else can change one: the write finds each, and what it stores besides is taken
+# from here.
+LIVE_ENTRIES: Final = f"""
+    {CLOCK_AFTER_LOCKS}
     ), live AS MATERIALIZED (
-        SELECT t.*
-        FROM (SELECT l.*, clock_timestamp() AS at FROM locked AS l) AS t
-        WHERE t.lease_expires_at > t.at
+        SELECT l.*, c.at
+        FROM locked AS l
+        CROSS JOIN clock AS c
+        WHERE l.lease_expires_at > c.at
 """
 
 

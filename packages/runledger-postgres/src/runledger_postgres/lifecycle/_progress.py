@@ -40,13 +40,9 @@ class ProgressRow:
 
 UPDATE_JOB_PROGRESS: Final = Statement(
     f"""
-    WITH entries AS (
-        SELECT e.*
-        FROM unnest(%(job_ids)s::uuid[], %(claim_numbers)s::int8[], %(worker_ids)s::text[])
-            AS e(job_id, claim_number, worker_id)
-    ), locked AS MATERIALIZED (
+    WITH locked AS MATERIALIZED (
         SELECT
-            e.job_id, q.lease_expires_at, q.stage AS previous_stage,
+            q.id AS job_id, q.lease_expires_at, q.stage AS previous_stage,
             coalesce(%(done)s::int8, q.progress_done) AS progress_done,
             coalesce(%(total)s::int8, q.progress_total) AS progress_total,
             coalesce(
@@ -67,7 +63,8 @@ UPDATE_JOB_PROGRESS: Final = Statement(
             progressed_claim_number = q.claim_number,
             updated_at = l.at
         FROM live AS l
-        WHERE q.id = l.job_id AND l.is_valid
+        -- One row, found by an array: see LEASED_ENTRIES.
+        WHERE q.id = ANY (ARRAY(SELECT o.job_id FROM live AS o)) AND l.is_valid
         RETURNING q.id, q.claim_number, q.run_number, q.attempt, l.at, l.previous_stage
     ), events AS (
         -- One insert for both, since the order of two is not defined; theirs is.

@@ -190,11 +190,14 @@ LOOK_AT_BACKLOG: Final = Statement(
         clock_timestamp() AS ready_found_at,
         {_WAITING_READ} AS waiting_read_before,
         (
-            SELECT min(q.next_run_at)
+            SELECT q.next_run_at
             FROM runledger.job_queue AS q
             WHERE q.status = 'PENDING'
                 AND NOT q.is_ready
                 AND q.next_run_at >= %(waiting_from)s::text::timestamptz
+            -- Not by min(): on a misjudged table PostgreSQL 15 then walks all that waits.
+            ORDER BY q.next_run_at
+            LIMIT 1
         ) AS next_due_at,
         {_WAITING_READ} AS waiting_read_after,
         clock_timestamp() AS looked_at

@@ -24,6 +24,7 @@ from .._rows import Row, Statement
 from .._session import Bound, transaction
 from ..errors import QueryError
 from ._ending import (
+    ENDED_COLUMNS,
     EndedRow,
     FailureDisposition,
     dead_letter_reason,
@@ -73,13 +74,11 @@ class ReapResult:
 
 # A heartbeat or completion that committed after the candidates were read makes the recheck of
 # FOR NO KEY UPDATE drop the row. The backoff is that of a failed attempt, by its number.
-_LOCKED: Final = """
+_LOCKED: Final = f"""
     WITH locked AS MATERIALIZED (
         SELECT
             row_number() OVER () AS entry,
-            q.id AS job_id, q.job_type, q.organization_id, q.run_number, q.attempt,
-            q.max_attempts, q.claim_number, q.worker_id, q.leased_at, q.last_heartbeat_at,
-            q.lease_expires_at,
+            {ENDED_COLUMNS},
             'LEASE_EXPIRED'::runledger.job_failure_kind AS kind,
             %(code)s::text AS code,
             %(message)s::text AS message,
@@ -104,7 +103,14 @@ _LOCKED: Final = """
 """
 
 REAP_EXPIRED_LEASES: Final = Statement(
-    end_failed_attempts(locked=_LOCKED, guard="t.lease_expires_at <= t.at"), EndedRow
+    end_failed_attempts(
+        locked=_LOCKED,
+        guard="t.lease_expires_at <= t.at",
+        kind="'LEASE_EXPIRED'",
+        code="%(code)s::text",
+        message="%(message)s::text",
+    ),
+    EndedRow,
 )
 
 

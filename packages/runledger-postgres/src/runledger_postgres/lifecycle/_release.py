@@ -36,13 +36,10 @@ class ReleasedRow:
 
 
 _LOCKED: Final = f"""
-    WITH entries AS (
-        SELECT e.*
-        FROM unnest(%(job_ids)s::uuid[], %(claim_numbers)s::int8[], %(worker_ids)s::text[])
-            WITH ORDINALITY AS e(job_id, claim_number, worker_id, entry)
-    ), locked AS MATERIALIZED (
+    WITH locked AS MATERIALIZED (
         SELECT
-            e.*, q.leased_at, q.lease_expires_at, q.attempt AS claimed_attempt,
+            e.entry, q.id AS job_id, q.claim_number, q.run_number, q.attempt, q.worker_id,
+            q.leased_at, q.lease_expires_at,
             q.progressed_claim_number = q.claim_number OR EXISTS (
                 SELECT
                 FROM runledger.job_logs AS g
@@ -60,7 +57,7 @@ _WRITE: Final = f"""
             -- This number comes again with the next claim; the fence, claim_number, does not.
             attempt = q.attempt - 1,
             started_at = CASE WHEN q.attempt > 1 THEN q.started_at END,
-            next_run_at = l.at + %(retry_delay_ms)s::int8 * interval '1 millisecond',
+            next_run_at = c.at + %(retry_delay_ms)s::int8 * interval '1 millisecond',
             stage = 'queued',
             lease_expires_at = NULL,
             last_heartbeat_at = NULL,
@@ -70,34 +67,31 @@ _WRITE: Final = f"""
             status_reason = %(reason)s::text,
             last_error_code = NULL,
             last_error_message = NULL,
-            updated_at = l.at
-        FROM live AS l
-        WHERE q.id = l.job_id AND NOT l.is_started
-        RETURNING
-            l.entry, l.claim_number, l.worker_id, l.leased_at, l.claimed_attempt, l.at,
-            q.id, q.job_type, q.run_number, q.is_ready
+            updated_at = c.at
+        FROM clock AS c
+        WHERE q.id = ANY (ARRAY(SELECT l.job_id FROM live AS l WHERE NOT l.is_started))
+        RETURNING q.job_type, q.is_ready
     ), events AS (
         INSERT INTO runledger.job_events (
             job_id, claim_number, run_number, attempt, event_type, payload, occurred_at
         )
         SELECT
-            r.id, r.claim_number, r.run_number, r.claimed_attempt, 'REQUEUED',
+            l.job_id, l.claim_number, l.run_number, l.attempt, 'REQUEUED',
             jsonb_build_object(
-                'kind', 'RELEASE', 'reason', %(reason)s::text, 'worker_id', r.worker_id,
-                'leased_at', r.leased_at
+                'kind', 'RELEASE', 'reason', %(reason)s::text, 'worker_id', l.worker_id,
+                'leased_at', l.leased_at
             ),
-            r.at
-        FROM released AS r
+            l.at
+        FROM live AS l
+        WHERE NOT l.is_started
     ), made_due AS (
         SELECT r.job_type, r.is_ready FROM released AS r
     )
     SELECT
-        l.entry::int4 AS entry,
+        l.entry,
         CASE WHEN l.is_started THEN 'NOT_APPLICABLE' ELSE 'STORED' END AS verdict,
         ({COUNT_WOKEN}) AS woken
     FROM live AS l
-    LEFT JOIN released AS r ON r.entry = l.entry
-    WHERE r.entry IS NOT NULL OR l.is_started
     ORDER BY l.entry
 """
 

@@ -16,6 +16,7 @@ from .._scope import IN_SCOPE
 from .._session import DEFAULT_LOCK_TIMEOUT_MS, Bound, run
 from ..jobs import JobRecord
 from ..wakeup import COUNT_WOKEN
+from ._lease import CLOCK_AFTER_LOCKS
 from ._operator import (
     OperatorVerdict,
     change_one,
@@ -37,7 +38,7 @@ class RequeuedRow:
 REQUEUE_JOBS: Final = Statement(
     f"""
     WITH locked AS MATERIALIZED (
-        SELECT q.id, q.run_number, q.attempt
+        SELECT q.id, q.claim_number, q.run_number, q.attempt
         FROM runledger.job_queue AS q
         WHERE q.id = ANY (%(job_ids)s::uuid[])
             AND q.status IN ('SUCCEEDED', 'DEAD_LETTERED', 'CANCELED')
@@ -45,9 +46,7 @@ REQUEUE_JOBS: Final = Statement(
             AND {IN_SCOPE}
         ORDER BY q.id
         FOR NO KEY UPDATE
-    ), timed AS MATERIALIZED (
-        -- The lock may have been waited for.
-        SELECT l.*, clock_timestamp() AS at FROM locked AS l
+    {CLOCK_AFTER_LOCKS}
     ), requeued AS (
         UPDATE runledger.job_queue AS q
         SET
@@ -55,7 +54,7 @@ REQUEUE_JOBS: Final = Statement(
             is_ready = true,
             run_number = q.run_number + 1,
             attempt = 0,
-            next_run_at = l.at,
+            next_run_at = c.at,
             started_at = NULL,
             finished_at = NULL,
             stage = 'queued',
@@ -66,23 +65,25 @@ REQUEUE_JOBS: Final = Statement(
             status_reason = coalesce(%(reason)s::text, 'REQUEUED'),
             last_error_code = NULL,
             last_error_message = NULL,
-            updated_at = l.at
-        FROM timed AS l
-        WHERE q.id = l.id
-        RETURNING
-            q.id, q.job_type, q.is_ready, q.claim_number, q.status_reason,
-            l.run_number AS ended_run_number, l.attempt AS ended_attempt, l.at
+            updated_at = c.at
+        FROM clock AS c
+        WHERE q.id = ANY (ARRAY(SELECT l.id FROM locked AS l))
+        RETURNING q.job_type, q.is_ready
     ), events AS (
         INSERT INTO runledger.job_events (
             job_id, claim_number, run_number, attempt, event_type, payload, occurred_at
         )
-        SELECT r.id, r.claim_number, r.ended_run_number, nullif(r.ended_attempt, 0), 'REQUEUED',
-            jsonb_build_object('kind', 'REQUEUE', 'reason', r.status_reason), r.at
-        FROM requeued AS r
+        SELECT l.id, l.claim_number, l.run_number, nullif(l.attempt, 0), 'REQUEUED',
+            jsonb_build_object(
+                'kind', 'REQUEUE', 'reason', coalesce(%(reason)s::text, 'REQUEUED')
+            ),
+            c.at
+        FROM locked AS l
+        CROSS JOIN clock AS c
     ), made_due AS (
         SELECT r.job_type, r.is_ready FROM requeued AS r
     )
-    SELECT r.id AS job_id, ({COUNT_WOKEN}) AS woken FROM requeued AS r
+    SELECT l.id AS job_id, ({COUNT_WOKEN}) AS woken FROM locked AS l
     """,
     RequeuedRow,
 )

@@ -13,6 +13,7 @@ from .._database import Database
 from .._rows import Statement
 from .._session import DEFAULT_LOCK_TIMEOUT_MS, Bound, run
 from ._lease import (
+    ENTRY_OF_ROW,
     LEASED_ENTRIES,
     LIVE_ENTRIES,
     SKIP_LOCKED,
@@ -62,28 +63,18 @@ class SucceededRow:
     progress_total: int | None
 
 
+# What an entry gives, merged with what is stored.
+_DONE: Final = "coalesce((%(progress_done)s::int8[])[e.entry], q.progress_done)"
+_TOTAL: Final = "coalesce((%(progress_total)s::int8[])[e.entry], q.progress_total)"
+
 _LOCKED: Final = f"""
-    WITH entries AS (
-        SELECT e.*
-        FROM unnest(
-            %(job_ids)s::uuid[], %(claim_numbers)s::int8[], %(worker_ids)s::text[],
-            %(outputs)s::jsonb[], %(checkpoints)s::jsonb[],
-            %(progress_done)s::int8[], %(progress_total)s::int8[]
-        ) WITH ORDINALITY AS e(
-            job_id, claim_number, worker_id,
-            output, checkpoint, progress_done, progress_total, entry
-        )
-    ), locked AS MATERIALIZED (
+    WITH locked AS MATERIALIZED (
         SELECT
-            e.entry, e.job_id, e.claim_number, e.worker_id, e.output, e.checkpoint,
+            e.entry, q.id AS job_id, q.claim_number, q.run_number, q.attempt, q.worker_id,
             q.leased_at, q.lease_expires_at,
-            coalesce(e.progress_done, q.progress_done) AS progress_done,
-            coalesce(e.progress_total, q.progress_total) AS progress_total,
-            coalesce(
-                coalesce(e.progress_done, q.progress_done)
-                    <= coalesce(e.progress_total, q.progress_total),
-                true
-            ) AS is_valid
+            {_DONE} AS progress_done,
+            {_TOTAL} AS progress_total,
+            coalesce({_DONE} <= {_TOTAL}, true) AS is_valid
         {LEASED_ENTRIES}
 """
 _WRITE: Final = f"""
@@ -93,12 +84,15 @@ _WRITE: Final = f"""
         SET
             status = 'SUCCEEDED',
             is_ready = false,
-            finished_at = l.at,
+            finished_at = c.at,
             stage = 'completed',
-            progress_done = l.progress_done,
-            progress_total = l.progress_total,
-            checkpoint = coalesce(l.checkpoint, q.checkpoint),
-            output = l.output,
+            (progress_done, progress_total, checkpoint, output) = (
+                SELECT
+                    {_DONE}, {_TOTAL},
+                    coalesce((%(checkpoints)s::jsonb[])[e.entry], q.checkpoint),
+                    (%(outputs)s::jsonb[])[e.entry]
+                FROM {ENTRY_OF_ROW}
+            ),
             lease_expires_at = NULL,
             last_heartbeat_at = NULL,
             leased_at = NULL,
@@ -106,25 +100,21 @@ _WRITE: Final = f"""
             status_reason = NULL,
             last_error_code = NULL,
             last_error_message = NULL,
-            updated_at = l.at
-        FROM live AS l
-        WHERE q.id = l.job_id AND l.is_valid
-        RETURNING
-            l.entry, l.claim_number, l.worker_id, l.leased_at, l.at,
-            q.id, q.run_number, q.attempt
+            updated_at = c.at
+        FROM clock AS c
+        WHERE q.id = ANY (ARRAY(SELECT l.job_id FROM live AS l WHERE l.is_valid))
     ), attempts AS (
         INSERT INTO runledger.job_attempts (
             job_id, claim_number, run_number, attempt, worker_id, outcome, leased_at, finished_at
         )
         SELECT
-            s.id, s.claim_number, s.run_number, s.attempt, s.worker_id, 'SUCCEEDED', s.leased_at,
-            s.at
-        FROM succeeded AS s
+            l.job_id, l.claim_number, l.run_number, l.attempt, l.worker_id, 'SUCCEEDED',
+            l.leased_at, l.at
+        FROM live AS l
+        WHERE l.is_valid
     )
-    SELECT l.entry::int4 AS entry, l.is_valid, l.progress_done, l.progress_total
+    SELECT l.entry, l.is_valid, l.progress_done, l.progress_total
     FROM live AS l
-    LEFT JOIN succeeded AS s ON s.entry = l.entry
-    WHERE s.entry IS NOT NULL OR NOT l.is_valid
     ORDER BY l.entry
 """
 
