@@ -219,6 +219,6 @@ def ci(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def full(session: nox.Session) -> None:
-    """Run everything on every Python and server at full size: an hour or more on two cores."""
+    """Run the gates and all tests at full size: an hour or more on two cores."""
     command = ["-m", "nox", "--allow-parallel", "--parallel", "2", "--session", *FULL]
     session.run(sys.executable, *command, env={"RUNLEDGER_TEST_SIZE": "full"}, external=True)

@@ -25,7 +25,7 @@ _ENQUEUE: Final = (
         group="enqueue",
         title="enqueue one, own transaction",
         ours=who.ENQUEUE_ONE,
-        hand=who.HAND_ONE,
+        baseline=who.HAND_ONE,
         target=at_least_times(0.70),
     ),
     Figure(
@@ -33,7 +33,7 @@ _ENQUEUE: Final = (
         group="enqueue",
         title="enqueue many, 1,000 a call",
         ours=who.ENQUEUE_MANY,
-        hand=who.HAND_MANY,
+        baseline=who.HAND_MANY,
         target=at_least_times(0.35),
     ),
 )
@@ -44,7 +44,7 @@ _DRAIN: Final = (
         group="drain",
         title="drain, concurrency 10",
         ours=who.WORKER_10,
-        hand=who.HAND_BATCHES,
+        baseline=who.HAND_BATCHES,
         target=at_least_times(0.15),
     ),
     Figure(
@@ -52,14 +52,14 @@ _DRAIN: Final = (
         group="drain",
         title="drain, concurrency 10, to a commit per job by hand",
         ours=who.WORKER_10,
-        hand=who.HAND_SINGLES,
+        baseline=who.HAND_SINGLES,
     ),
     Figure(
         name="drain-32",
         group="drain",
         title="drain, concurrency 32, the default",
         ours=who.WORKER_32,
-        hand=who.HAND_BATCHES,
+        baseline=who.HAND_BATCHES,
         target=at_least_times(0.30),
     ),
     Figure(
@@ -67,7 +67,7 @@ _DRAIN: Final = (
         group="drain",
         title="drain, concurrency 100",
         ours=who.WORKER_100,
-        hand=who.HAND_BATCHES,
+        baseline=who.HAND_BATCHES,
         target=at_least_times(0.45),
     ),
     Figure(
@@ -75,7 +75,7 @@ _DRAIN: Final = (
         group="drain",
         title="drain, two workers of 32, to one",
         ours=who.TWO_WORKERS,
-        hand=who.WORKER_32,
+        baseline=who.WORKER_32,
         target=at_least_times(1.2),
     ),
 )
@@ -86,7 +86,7 @@ _PER_JOB: Final = tuple(
         group="drain",
         title=f"{title}, concurrency 100",
         ours=who.WORKER_100,
-        hand=who.HAND_BATCHES,
+        baseline=who.HAND_BATCHES,
         reading=reading,
         target=at_most(bound),
     )
@@ -104,7 +104,7 @@ _IDLE: Final = (
             group="pick-up",
             title=f"idle pick-up, commit to handler start, {share}",
             ours=who.PICK_UP,
-            hand=who.HAND_PICK_UP,
+            baseline=who.HAND_PICK_UP,
             reading=value_of(f"{share}_ms", "ms"),
             target=at_most(bound),
         )
@@ -123,7 +123,7 @@ _IDLE: Final = (
         group="wake-ups",
         title="32 producers, wake-ups on, to off",
         ours=who.WAKING,
-        hand=who.POLLING,
+        baseline=who.POLLING,
         target=at_least_times(0.90),
     ),
 )
@@ -135,7 +135,7 @@ _LARGE: Final = (
             group="claim",
             title=f"claim and complete beside 1,000,000 {name} rows, to a small table",
             ours=contender,
-            hand=who.SMALL,
+            baseline=who.SMALL,
             target=at_least_times(0.8),
         )
         for name, contender in who.AMONG.items()

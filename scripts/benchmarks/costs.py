@@ -72,7 +72,7 @@ def _figure(name: str, statement: LiteralString, full: Contender, kind: str) -> 
             clients=full.clients,
             fill=fill,
         ),
-        hand=full,
+        baseline=full,
     )
 
 

@@ -133,7 +133,7 @@ class Figure:
         group: Contenders of one group take turns.
         title: As printed.
         ours: What is measured.
-        hand: What it is compared with: hand-written SQL, or ours in other circumstances.
+        baseline: What it is compared with: hand-written SQL, or ours in other circumstances.
         reading: What is read of both.
         target: What the median should reach.
     """
@@ -142,11 +142,11 @@ class Figure:
     group: str
     title: str
     ours: Contender
-    hand: Contender | None = None
+    baseline: Contender | None = None
     reading: Reading = RATE
     target: Target | None = None
 
     @property
     def contenders(self) -> tuple[Contender, ...]:
         """Who has to run for it."""
-        return (self.ours,) if self.hand is None else (self.hand, self.ours)
+        return (self.ours,) if self.baseline is None else (self.baseline, self.ours)

@@ -44,7 +44,7 @@ class Line:
 
     figure: Figure
     ours: Spread | None
-    hand: Spread | None
+    baseline: Spread | None
     ratio: Spread | None
     is_met: bool | None
 
@@ -55,7 +55,7 @@ class Line:
         return (
             self.figure.title,
             f"{show_spread(self.ours)} {unit}",
-            "" if self.hand is None else f"{show_spread(self.hand)} {unit}",
+            "" if self.baseline is None else f"{show_spread(self.baseline)} {unit}",
             "" if self.ratio is None else f"{show_spread(self.ratio)} x",
             "" if target is None else _show_target(self.figure),
             met,
@@ -69,12 +69,14 @@ def lines_of(figures: Sequence[Figure], runs: Mapping[str, Runs]) -> list[Line]:
 
 def _line(figure: Figure, runs: Mapping[str, Runs]) -> Line:
     ours = measures(figure.reading, runs[figure.ours.name])
-    hands = [] if figure.hand is None else measures(figure.reading, runs[figure.hand.name])
-    ratio = spread_of(ratios(ours, hands)) if hands else None
+    baselines = (
+        [] if figure.baseline is None else measures(figure.reading, runs[figure.baseline.name])
+    )
+    ratio = spread_of(ratios(ours, baselines)) if baselines else None
     middle, target = spread_of(ours), figure.target
     judged = ratio if target is not None and target.is_ratio else middle
     is_met = None if target is None or judged is None else target.is_met(judged.median)
-    return Line(figure, middle, spread_of(hands), ratio, is_met)
+    return Line(figure, middle, spread_of(baselines), ratio, is_met)
 
 
 def measures(reading: Reading, runs: Runs) -> list[float]:

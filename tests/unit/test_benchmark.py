@@ -60,7 +60,7 @@ def figure():
         group="x",
         title="drain",
         ours=ours,
-        hand=hand,
+        baseline=hand,
         target=model.at_least_times(0.5),
     )
 
@@ -103,7 +103,7 @@ def test_run_without_a_job_divides_by_nothing():
 
 def test_median_of_the_ratios_meets_the_target(figure):
     runs = {
-        "by hand": runs_of(figure.hand, 100, 200, 100),
+        "by hand": runs_of(figure.baseline, 100, 200, 100),
         "ours": runs_of(figure.ours, 40, 120, 50),
     }
 
@@ -148,7 +148,7 @@ def test_figure_without_a_target_is_not_judged(figure):
 
 
 def test_page_has_both_tables(figure):
-    runs = {"by hand": runs_of(figure.hand, 100), "ours": runs_of(figure.ours, 40)}
+    runs = {"by hand": runs_of(figure.baseline, 100), "ours": runs_of(figure.ours, 40)}
 
     page = report.markdown(report.lines_of([figure], runs), runs, ABOUT)
 

@@ -128,11 +128,11 @@ class _JsonbTextLoader(TextBinaryLoader):
 
 
 class _NullListDumper(ListDumper):
-    """Sends a list without a value as an empty one, which `unnest` fills with NULL again."""
+    """Sends a list without a value as an empty one: `unnest` and subscripts give NULL again."""
 
     def dump(self, obj: list[Any]) -> bytes:  # noqa: ARG002  # the base's parameter
-        # Without an element type it can only be text, and where `array_nulls` is off the word NULL
-        # in a text is a word.
+        # Without an element type it could only go as the text {NULL}, which is a list of the word
+        # where `array_nulls` is off.
         return b"{}"
 
 

@@ -108,7 +108,8 @@ class ClaimRequest:
         limit: Most jobs to lease.
         lease_ttl_seconds: Length of the leases.
         window: Candidates to look at, `limit` or more: others may hold some of them.
-        marks: By type, where to begin; what sorts before is not found. None: from the start.
+        marks: By type, where to begin; what sorts before is not found. A type
+            without one is searched from its start.
         waiting_from: Where flip and look begin among waiting jobs; None for the start.
         has_flip: Whether jobs that came due are readied first.
         has_look: Whether to look at what is left.

@@ -76,15 +76,15 @@ _ENDING: Final = f"""
 # by halves finds the place of the row `q`.
 _PLACE: Final = "width_bucket(q.id, b.job_ids)"
 _RETRY_AT: Final = f"b.retry_ats[{_PLACE}]"
-ENDED_ENTRY: Final = f"b.entries[{_PLACE}]"
 
 _WRITE: Final = f"""
     ), batch AS (
         SELECT
-            array_agg(l.job_id) AS job_ids, array_agg(l.entry) AS entries,
+            array_agg(o.job_id) AS job_ids, array_agg(o.kind) AS kinds,
+            array_agg(o.code) AS codes, array_agg(o.message) AS messages,
             -- Of a dead letter NULL.
-            array_agg(l.retry_at) AS retry_ats
-        FROM (SELECT n.* FROM ending AS n WHERE n.is_valid ORDER BY n.job_id) AS l
+            array_agg(o.retry_at) AS retry_ats
+        FROM (SELECT n.* FROM ending AS n WHERE n.is_valid ORDER BY n.job_id) AS o
     ), ended AS (
         UPDATE runledger.job_queue AS q
         SET
@@ -99,9 +99,9 @@ _WRITE: Final = f"""
             leased_at = NULL,
             worker_id = NULL,
             output = NULL,
-            status_reason = {{kind}}::text,
-            last_error_code = {{code}},
-            last_error_message = {{message}},
+            status_reason = b.kinds[{_PLACE}]::text,
+            last_error_code = b.codes[{_PLACE}],
+            last_error_message = b.messages[{_PLACE}],
             updated_at = c.at
         FROM batch AS b
         CROSS JOIN clock AS c
@@ -166,37 +166,26 @@ _WRITE: Final = f"""
             failed_at = excluded.failed_at
     )
     SELECT
-        l.entry::int4 AS entry, l.job_id, l.is_valid, l.job_type, l.organization_id, l.run_number,
-        l.attempt, l.claim_number, l.worker_id, l.max_attempts, l.kind::text AS kind, l.code,
-        l.message, l.disposition, l.retry_at AS next_run_at,
-        coalesce(l.last_heartbeat_at <= l.leased_at, true) AS is_without_heartbeat,
-        CASE WHEN l.is_dead THEN l.payload::text END AS payload_json,
-        CASE WHEN l.is_dead THEN l.checkpoint::text END AS checkpoint_json
-    FROM ending AS l
-    ORDER BY l.entry
+        n.entry::int4 AS entry, n.job_id, n.is_valid, n.job_type, n.organization_id, n.run_number,
+        n.attempt, n.claim_number, n.worker_id, n.max_attempts, n.kind::text AS kind, n.code,
+        n.message, n.disposition, n.retry_at AS next_run_at,
+        coalesce(n.last_heartbeat_at <= n.leased_at, true) AS is_without_heartbeat,
+        CASE WHEN n.is_dead THEN n.payload::text END AS payload_json,
+        CASE WHEN n.is_dead THEN n.checkpoint::text END AS checkpoint_json
+    FROM ending AS n
+    ORDER BY n.entry
 """
 
 
-def end_failed_attempts(
-    *,
-    locked: LiteralString,
-    guard: LiteralString,
-    kind: LiteralString,
-    code: LiteralString,
-    message: LiteralString,
-) -> LiteralString:
+def end_failed_attempts(*, locked: LiteralString, guard: LiteralString) -> LiteralString:
     """Return the statement that writes the failures of the rows that `locked` holds.
 
     Args:
         locked: CTEs of which the last, `locked`, is still open. It has the columns `entry, kind,
             code, message, traceback, retry_delay_ms, disposition` and ENDED_COLUMNS.
         guard: Condition on `t`, a locked row with `at`, the clock after any wait for it.
-        kind: Expression of the failure's kind, for the entry ENDED_ENTRY.
-        code: Expression of its code.
-        message: Expression of its message.
     """
-    write = _WRITE.format(kind=kind, code=code, message=message)
-    return f"{locked} {_ENDING} WHERE {guard} {write}"
+    return f"{locked} {_ENDING} WHERE {guard} {_WRITE}"
 
 
 def dead_letter_reason(kind: JobFailureKind) -> JobDeadLetterReason:

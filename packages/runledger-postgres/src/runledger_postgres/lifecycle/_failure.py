@@ -26,7 +26,6 @@ from .._rows import Statement
 from .._session import DEFAULT_LOCK_TIMEOUT_MS, Bound, run
 from ._ending import (
     ENDED_COLUMNS,
-    ENDED_ENTRY,
     EndedRow,
     FailureDisposition,
     dead_letter_reason,
@@ -108,13 +107,7 @@ _LOCKED: Final = f"""
 
 
 def _fail(locking: LiteralString) -> LiteralString:
-    return end_failed_attempts(
-        locked=f"{_LOCKED} {locking}",
-        guard="t.lease_expires_at > t.at",
-        kind=f"(%(kinds)s::runledger.job_failure_kind[])[{ENDED_ENTRY}]",
-        code=f"(%(codes)s::text[])[{ENDED_ENTRY}]",
-        message=f"(%(messages)s::text[])[{ENDED_ENTRY}]",
-    )
+    return end_failed_attempts(locked=f"{_LOCKED} {locking}", guard="t.lease_expires_at > t.at")
 
 
 FAIL_JOBS: Final = Statement(_fail(SKIP_LOCKED), EndedRow)

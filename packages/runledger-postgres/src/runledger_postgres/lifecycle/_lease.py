@@ -16,11 +16,10 @@ ENTRY_OF_ROW: Final = """(
         SELECT array_position(%(job_ids)s::uuid[], q.id) AS entry OFFSET 0
     ) AS e"""
 
-# The rows of a batch that their owner holds, locked in id order. Taken from `e` and `q`. Arrays
-# instead of a join, here and in the write: where statistics know of one row only, of which there
-# are many by now, the planner would join by walking the whole primary key. The status is compared
-# as text, which no partial index knows: statistics that saw no lease would have the planner walk
-# the leases of all workers instead of looking up the ids.
+# The rows of a batch that their owner holds, locked in id order. Taken from `e` and `q`.
+# The ids are an array, not a join, here and in the write: after a table was emptied and filled
+# again, statistics may still say "one row", and a join would walk the whole primary key. The status
+# is compared as text, which keeps the planner off the partial index of leases for the same reason.
 LEASED_ENTRIES: Final = f"""
     FROM runledger.job_queue AS q
     CROSS JOIN LATERAL {ENTRY_OF_ROW}
@@ -36,11 +35,11 @@ LEASED_ENTRIES: Final = f"""
 SKIP_LOCKED: Final = "FOR NO KEY UPDATE OF q SKIP LOCKED"
 WAIT_FOR_LOCK: Final = "FOR NO KEY UPDATE OF q"
 
-# Follows the CTE `locked`, which may have waited: the clock is read when all its rows are locked.
-# `at` is the one instant of everything that the write stores.
+# Follows the CTE `locked`, which may have waited: the count has read all of it before the clock is
+# read. `at` is the one instant of everything that the write stores.
 CLOCK_AFTER_LOCKS: Final = """
     ), clock AS MATERIALIZED (
-        SELECT clock_timestamp() AS at, count(*) AS locked FROM locked
+        SELECT clock_timestamp() AS at, count(*) AS locked_rows FROM locked
 """
 
 # Whether a lease is live is decided by that clock, on the version of the row that the lock got. Of

@@ -63,7 +63,7 @@ UPDATE_JOB_PROGRESS: Final = Statement(
             progressed_claim_number = q.claim_number,
             updated_at = l.at
         FROM live AS l
-        -- One row, found by an array: see LEASED_ENTRIES.
+        -- There is one lease, so one row in `live`; it is found by an array: see LEASED_ENTRIES.
         WHERE q.id = ANY (ARRAY(SELECT o.job_id FROM live AS o)) AND l.is_valid
         RETURNING q.id, q.claim_number, q.run_number, q.attempt, l.at, l.previous_stage
     ), events AS (

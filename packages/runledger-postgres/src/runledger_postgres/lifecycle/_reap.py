@@ -103,13 +103,7 @@ _LOCKED: Final = f"""
 """
 
 REAP_EXPIRED_LEASES: Final = Statement(
-    end_failed_attempts(
-        locked=_LOCKED,
-        guard="t.lease_expires_at <= t.at",
-        kind="'LEASE_EXPIRED'",
-        code="%(code)s::text",
-        message="%(message)s::text",
-    ),
+    end_failed_attempts(locked=_LOCKED, guard="t.lease_expires_at <= t.at"),
     EndedRow,
 )
 

@@ -38,7 +38,8 @@ class ClaimPlanner:
     """Makes the requests of one worker's claims, each from what the ones before it found.
 
     While claims come back full there is more to do than to look: the flip and the look then go with
-    a claim now and then. Nobody sleeps before a look that saw no waiting job due, or a flip.
+    a claim now and then. A worker sleeps only after a look that saw no waiting job due, or after a
+    flip.
     """
 
     def __init__(

@@ -108,20 +108,22 @@ class LowMark:
             self._waiting_from = min(backlog.next_due_at or recent, recent)
 
     def _move(self, last_taken: Mapping[str, ReadyMark], backlog: Backlog | None) -> None:
-        for job_type, mark in last_taken.items():
-            self._ranks[job_type] = max(self._ranks.get(job_type, mark.rank), mark.rank)
+        self._note_ranks(last_taken)
         if backlog is None:
             self._marks.update(last_taken)
             return
+        self._note_ranks(backlog.best)
         for job_type in self._job_types:
             self._marks[job_type] = self._mark_of(job_type, backlog)
+
+    def _note_ranks(self, seen: Mapping[str, ReadyMark]) -> None:
+        for job_type, mark in seen.items():
+            self._ranks[job_type] = max(self._ranks.get(job_type, mark.rank), mark.rank)
 
     def _mark_of(self, job_type: str, backlog: Backlog) -> ReadyMark:
         # The best job that is left; but what is made ready from now on sorts behind what was just
         # taken, by whomever, so a mark that nothing is left at need not stay at the last job.
         left = backlog.best.get(job_type)
-        if left is not None:
-            self._ranks[job_type] = max(self._ranks.get(job_type, left.rank), left.rank)
         rank = self._ranks.get(job_type, _USUAL_RANK)
         recent = ReadyMark(rank, backlog.looked_at - _SLACK, id=_NO_JOB)
         return recent if left is None else min(left, recent)
