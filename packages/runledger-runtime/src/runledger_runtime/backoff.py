@@ -76,6 +76,11 @@ class Outage:
         self._failures = 0
         self._logged_at = 0.0
 
+    @property
+    def is_going_on(self) -> bool:
+        """Whether the last use failed."""
+        return self._failures > 0
+
     def failed(self) -> OutageStep:
         """Count a failure and tell how long to pause, from 0.1 to 2.5 seconds.
 

@@ -63,28 +63,32 @@ CANCEL_JOBS: Final = Statement(
             updated_at = c.at
         FROM clock AS c
         WHERE q.id = ANY (ARRAY(SELECT l.id FROM locked AS l))
+        RETURNING q.id
+    ), written AS MATERIALIZED (
+        SELECT l.*, c.at
+        FROM locked AS l
+        CROSS JOIN clock AS c
+        WHERE l.id = ANY (ARRAY(SELECT d.id FROM canceled AS d))
     ), attempts AS (
         INSERT INTO runledger.job_attempts (
             job_id, claim_number, run_number, attempt, worker_id, outcome, leased_at, finished_at
         )
         SELECT l.id, l.claim_number, l.run_number, l.attempt, l.worker_id, 'CANCELED',
-            l.leased_at, c.at
-        FROM locked AS l
-        CROSS JOIN clock AS c
+            l.leased_at, l.at
+        FROM written AS l
         WHERE l.is_running
     ), events AS (
         INSERT INTO runledger.job_events (
             job_id, claim_number, run_number, attempt, event_type, payload, occurred_at
         )
         SELECT l.id, l.claim_number, l.run_number, nullif(l.attempt, 0), 'CANCELED',
-            jsonb_build_object('reason', coalesce(%(reason)s::text, 'CANCELED')), c.at
-        FROM locked AS l
-        CROSS JOIN clock AS c
+            jsonb_build_object('reason', coalesce(%(reason)s::text, 'CANCELED')), l.at
+        FROM written AS l
     ), running AS (
         SELECT string_agg(n.id::text, ',') AS ids
         FROM (
             SELECT l.id, (row_number() OVER (ORDER BY l.id) - 1) / 200 AS chunk
-            FROM locked AS l
+            FROM written AS l
             WHERE l.is_running
         ) AS n
         GROUP BY n.chunk
@@ -92,7 +96,7 @@ CANCEL_JOBS: Final = Statement(
     SELECT
         l.id AS job_id,
         (SELECT count(pg_notify('{CANCEL_CHANNEL}', r.ids)::text) FROM running AS r) AS notified
-    FROM locked AS l
+    FROM written AS l
     """,
     CanceledRow,
 )

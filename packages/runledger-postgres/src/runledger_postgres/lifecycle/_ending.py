@@ -106,6 +106,9 @@ _WRITE: Final = f"""
         FROM batch AS b
         CROSS JOIN clock AS c
         WHERE q.id = ANY (b.job_ids)
+        RETURNING q.id
+    ), written AS MATERIALIZED (
+        SELECT n.* FROM ending AS n WHERE n.job_id = ANY (ARRAY(SELECT e.id FROM ended AS e))
     ), attempts AS (
         INSERT INTO runledger.job_attempts (
             job_id, claim_number, run_number, attempt, worker_id, outcome, error_code,
@@ -116,8 +119,7 @@ _WRITE: Final = f"""
             n.kind::text::runledger.job_outcome, n.code, n.message,
             CASE WHEN NOT n.is_dead THEN n.retry_delay_ms END,
             n.leased_at, n.at
-        FROM ending AS n
-        WHERE n.is_valid
+        FROM written AS n
     ), events AS (
         INSERT INTO runledger.job_events (
             job_id, claim_number, run_number, attempt, event_type, payload, occurred_at
@@ -132,8 +134,7 @@ _WRITE: Final = f"""
                 )
             END,
             n.at
-        FROM ending AS n
-        WHERE n.is_valid
+        FROM written AS n
     ), logs AS (
         INSERT INTO runledger.job_logs (
             job_id, claim_number, run_number, attempt, level, message, payload, occurred_at
@@ -143,8 +144,8 @@ _WRITE: Final = f"""
             -- Many an exception has no text.
             coalesce(nullif(n.message, ''), n.code),
             jsonb_build_object('traceback', n.traceback), n.at
-        FROM ending AS n
-        WHERE n.is_valid AND n.traceback IS NOT NULL
+        FROM written AS n
+        WHERE n.traceback IS NOT NULL
     ), dead_letters AS (
         INSERT INTO runledger.job_dead_letters AS d (
             job_id, job_type, organization_id, run_number, attempt, error_code, error_message,
@@ -153,8 +154,8 @@ _WRITE: Final = f"""
         SELECT
             n.job_id, n.job_type, n.organization_id, n.run_number, n.attempt, n.code, n.message,
             n.payload, n.checkpoint, n.at, n.at
-        FROM ending AS n
-        WHERE n.is_valid AND n.is_dead
+        FROM written AS n
+        WHERE n.is_dead
         ON CONFLICT (job_id) DO UPDATE
         SET
             run_number = excluded.run_number,
@@ -173,6 +174,7 @@ _WRITE: Final = f"""
         CASE WHEN n.is_dead THEN n.payload::text END AS payload_json,
         CASE WHEN n.is_dead THEN n.checkpoint::text END AS checkpoint_json
     FROM ending AS n
+    WHERE NOT n.is_valid OR n.job_id = ANY (ARRAY(SELECT w.job_id FROM written AS w))
     ORDER BY n.entry
 """
 

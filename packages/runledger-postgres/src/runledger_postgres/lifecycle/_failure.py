@@ -90,15 +90,14 @@ _LOCKED: Final = f"""
     WITH locked AS MATERIALIZED (
         SELECT
             e.entry, {ENDED_COLUMNS},
-            (%(kinds)s::runledger.job_failure_kind[])[e.entry] AS kind,
+            ((%(kinds)s::text[])[e.entry])::runledger.job_failure_kind AS kind,
             (%(codes)s::text[])[e.entry] AS code,
             (%(messages)s::text[])[e.entry] AS message,
             (%(tracebacks)s::text[])[e.entry] AS traceback,
             (%(retry_delays_ms)s::int4[])[e.entry] AS retry_delay_ms,
             CASE
                 WHEN q.attempt >= q.max_attempts
-                    OR (%(kinds)s::runledger.job_failure_kind[])[e.entry]
-                        IN ('TERMINAL', 'PANICKED')
+                    OR (%(kinds)s::text[])[e.entry] IN ('TERMINAL', 'PANICKED')
                     THEN 'DEAD_LETTERED'
                 ELSE 'RETRY_SCHEDULED'
             END AS disposition

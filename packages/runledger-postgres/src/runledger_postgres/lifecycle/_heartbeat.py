@@ -61,8 +61,9 @@ _WRITE: Final = f"""
             updated_at = c.at
         FROM clock AS c
         WHERE q.id = ANY (ARRAY(SELECT l.job_id FROM live AS l))
+        RETURNING q.id
     )
-    SELECT l.entry FROM live AS l
+    SELECT l.entry FROM live AS l WHERE l.job_id = ANY (ARRAY(SELECT b.id FROM beaten AS b))
 """
 
 HEARTBEAT_JOBS: Final = Statement(f"{_LOCKED} {SKIP_LOCKED} {_WRITE}", BeatenRow)

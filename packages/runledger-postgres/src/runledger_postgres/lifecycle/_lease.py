@@ -43,8 +43,8 @@ CLOCK_AFTER_LOCKS: Final = """
 """
 
 # Whether a lease is live is decided by that clock, on the version of the row that the lock got. Of
-# these rows nobody else can change one: the write finds each, and what it stores besides is taken
-# from here.
+# these rows nobody else can change one, so what the write stores besides is taken from here; but
+# only for the ids that it returns, since a trigger of the host may have kept it from a row.
 LIVE_ENTRIES: Final = f"""
     {CLOCK_AFTER_LOCKS}
     ), live AS MATERIALIZED (

@@ -70,7 +70,7 @@ _WRITE: Final = f"""
             updated_at = c.at
         FROM clock AS c
         WHERE q.id = ANY (ARRAY(SELECT l.job_id FROM live AS l WHERE NOT l.is_started))
-        RETURNING q.job_type, q.is_ready
+        RETURNING q.id, q.job_type, q.is_ready
     ), events AS (
         INSERT INTO runledger.job_events (
             job_id, claim_number, run_number, attempt, event_type, payload, occurred_at
@@ -83,7 +83,7 @@ _WRITE: Final = f"""
             ),
             l.at
         FROM live AS l
-        WHERE NOT l.is_started
+        WHERE l.job_id = ANY (ARRAY(SELECT r.id FROM released AS r))
     ), made_due AS (
         SELECT r.job_type, r.is_ready FROM released AS r
     )
@@ -92,6 +92,7 @@ _WRITE: Final = f"""
         CASE WHEN l.is_started THEN 'NOT_APPLICABLE' ELSE 'STORED' END AS verdict,
         ({COUNT_WOKEN}) AS woken
     FROM live AS l
+    WHERE l.is_started OR l.job_id = ANY (ARRAY(SELECT r.id FROM released AS r))
     ORDER BY l.entry
 """
 

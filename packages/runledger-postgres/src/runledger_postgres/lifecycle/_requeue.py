@@ -68,7 +68,12 @@ REQUEUE_JOBS: Final = Statement(
             updated_at = c.at
         FROM clock AS c
         WHERE q.id = ANY (ARRAY(SELECT l.id FROM locked AS l))
-        RETURNING q.job_type, q.is_ready
+        RETURNING q.id, q.job_type, q.is_ready
+    ), written AS MATERIALIZED (
+        SELECT l.*, c.at
+        FROM locked AS l
+        CROSS JOIN clock AS c
+        WHERE l.id = ANY (ARRAY(SELECT r.id FROM requeued AS r))
     ), events AS (
         INSERT INTO runledger.job_events (
             job_id, claim_number, run_number, attempt, event_type, payload, occurred_at
@@ -77,13 +82,12 @@ REQUEUE_JOBS: Final = Statement(
             jsonb_build_object(
                 'kind', 'REQUEUE', 'reason', coalesce(%(reason)s::text, 'REQUEUED')
             ),
-            c.at
-        FROM locked AS l
-        CROSS JOIN clock AS c
+            l.at
+        FROM written AS l
     ), made_due AS (
         SELECT r.job_type, r.is_ready FROM requeued AS r
     )
-    SELECT l.id AS job_id, ({COUNT_WOKEN}) AS woken FROM locked AS l
+    SELECT l.id AS job_id, ({COUNT_WOKEN}) AS woken FROM written AS l
     """,
     RequeuedRow,
 )

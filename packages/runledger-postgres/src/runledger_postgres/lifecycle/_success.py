@@ -89,8 +89,9 @@ _WRITE: Final = f"""
             (progress_done, progress_total, checkpoint, output) = (
                 SELECT
                     {_DONE}, {_TOTAL},
-                    coalesce((%(checkpoints)s::jsonb[])[e.entry], q.checkpoint),
-                    (%(outputs)s::jsonb[])[e.entry]
+                    -- Only this entry is cast: a generic plan would parse all of them for each row.
+                    coalesce(((%(checkpoints)s::text[])[e.entry])::jsonb, q.checkpoint),
+                    ((%(outputs)s::text[])[e.entry])::jsonb
                 FROM {ENTRY_OF_ROW}
             ),
             lease_expires_at = NULL,
@@ -103,6 +104,7 @@ _WRITE: Final = f"""
             updated_at = c.at
         FROM clock AS c
         WHERE q.id = ANY (ARRAY(SELECT l.job_id FROM live AS l WHERE l.is_valid))
+        RETURNING q.id
     ), attempts AS (
         INSERT INTO runledger.job_attempts (
             job_id, claim_number, run_number, attempt, worker_id, outcome, leased_at, finished_at
@@ -111,10 +113,11 @@ _WRITE: Final = f"""
             l.job_id, l.claim_number, l.run_number, l.attempt, l.worker_id, 'SUCCEEDED',
             l.leased_at, l.at
         FROM live AS l
-        WHERE l.is_valid
+        WHERE l.job_id = ANY (ARRAY(SELECT s.id FROM succeeded AS s))
     )
     SELECT l.entry, l.is_valid, l.progress_done, l.progress_total
     FROM live AS l
+    WHERE NOT l.is_valid OR l.job_id = ANY (ARRAY(SELECT s.id FROM succeeded AS s))
     ORDER BY l.entry
 """
 

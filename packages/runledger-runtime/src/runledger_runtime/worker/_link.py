@@ -67,6 +67,10 @@ class PumpLink:
         """Whether the next try has to wait."""
         return self.seconds_until_retry() > 0
 
+    def is_recovering(self) -> bool:
+        """Whether no round has succeeded since the connection was lost."""
+        return self._outage.is_going_on
+
     def seconds_until_retry(self) -> float:
         """Return how long to leave the database alone, 0 or more."""
         return max(0.0, self._retry_at - time.monotonic())

@@ -79,6 +79,7 @@ class _Worker:
         stop: StopToken,
         health: LoopHealth,
     ) -> None:
+        self._asked = stop
         # Its own, so that too few connections can end it as a stop would.
         self._stop = StopToken()
         stop.add_callback(lambda: self._stop.request(stop.reason or "requested"))
@@ -142,7 +143,7 @@ class _Worker:
                 self._listener.finish()
             self._connections.close()
             self._direct.close()
-        if self._count.verdict is not None:
+        if self._count.verdict is not None and not self._asked.is_requested:
             return self._count.verdict
         return LoopExit.COMPLETED if self._pump.is_unhealthy else LoopExit.SHUTDOWN
 

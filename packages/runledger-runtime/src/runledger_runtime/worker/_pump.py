@@ -160,6 +160,9 @@ class Pump:
         limit = self._claimable()
         outcomes = [*self._outcomes, *self._settling.take_busy()]
         self._outcomes = []
+        if outcomes and self._link.is_recovering():
+            # What has ended must not wait for a claim that breaks the connection once more.
+            limit = 0
         is_due = limit > 0 and self._sleep.is_over()
         try:
             if self._link.has_unknown_claims():

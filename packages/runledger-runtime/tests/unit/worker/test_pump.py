@@ -29,6 +29,9 @@ class LinkToHeldRows:
     def is_down(self) -> bool:
         return False
 
+    def is_recovering(self) -> bool:
+        return False
+
     def has_unknown_claims(self) -> bool:
         return False
 
