@@ -20,7 +20,13 @@ from runledger_core import ErrorCategory, check_int
 
 from ._database import Database, make_idle, open_connection, require_live
 from ._rows import EngineCursor, NoRow, Row, Statement
-from .errors import QueryError, classify_query_error, outcome_unknown, refusal
+from .errors import (
+    QueryError,
+    classify_query_error,
+    is_end_of_session,
+    outcome_unknown,
+    refusal,
+)
 
 DEFAULT_LOCK_TIMEOUT_MS: Final = 5_000
 
@@ -242,7 +248,10 @@ def _first_error(error: psycopg.Error) -> psycopg.Error:
 
 
 def _lost_or_refused(connection: psycopg.Connection[Any], error: psycopg.Error) -> QueryError:
-    return outcome_unknown(error) if connection.closed else classify_query_error(error)
+    # COMMIT was sent: only a server that refuses something and lives on tells that nothing is
+    # stored. psycopg may stumble over its last word before it notices the end of the connection.
+    is_lost = connection.closed or is_end_of_session(error)
+    return outcome_unknown(error) if is_lost else classify_query_error(error)
 
 
 def _limit_lock_wait(lock_timeout_ms: int) -> Bound[Any]:

@@ -22,7 +22,7 @@ from runledger_core import (
 _READ_ONLY: Final = "25006"
 _FEATURE_NOT_SUPPORTED: Final = "0A000"
 _SETTING_CHECK: Final = "call_bool_check_hook"
-_FATAL: Final = "FATAL"
+_ENDS_SESSION: Final = frozenset({"FATAL", "PANIC"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +225,14 @@ def classify_query_error(
     return _storage_error(error, spec or _by_sqlstate(error, sqlstate), sqlstate, constraint)
 
 
+def is_end_of_session(error: psycopg.Error) -> bool:
+    """Whether the server ended the session with this error, or the link is lost."""
+    if error.sqlstate is None:
+        # The driver's own: of a link that is lost, or of what it could not send.
+        return isinstance(error, psycopg.OperationalError)
+    return error.diag.severity_nonlocalized in _ENDS_SESSION
+
+
 def outcome_unknown(error: psycopg.Error) -> QueryError:
     """Return the error of a connection that died while its COMMIT was under way."""
     return _storage_error(error, _OUTCOME_UNKNOWN, None, None)
@@ -241,7 +249,7 @@ def _by_sqlstate(error: psycopg.Error, sqlstate: str | None) -> ConstraintSpec:
         # BEGIN READ WRITE, on a standby behind a pooler that had been told of a primary.
         return _SQLSTATES[_READ_ONLY]
     # The server ended the session, for a reason of any class: idle in a transaction is 25P03.
-    return _UNAVAILABLE if error.diag.severity_nonlocalized == _FATAL else _QUERY_FAILED
+    return _UNAVAILABLE if is_end_of_session(error) else _QUERY_FAILED
 
 
 def _storage_error(

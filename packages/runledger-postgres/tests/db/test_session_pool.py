@@ -5,7 +5,7 @@ import select
 import signal
 import socket
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import psycopg
@@ -405,6 +405,27 @@ def test_connection_lost_at_commit_is_an_unknown_outcome(
         assert observer.jobs() == stored
         enqueue_job(pool, REQUEST)
         assert observer.jobs() == stored + 1
+
+
+class StumblingConnection(psycopg.Connection):
+    """Fails as psycopg does when the server's last word comes between the commit and its end."""
+
+    @contextmanager
+    def pipeline(self):
+        with super().pipeline() as pipeline:
+            yield pipeline
+        raise psycopg.OperationalError("cannot exit pipeline mode while busy")
+
+
+def test_driver_that_stumbles_over_the_servers_last_word_leaves_the_outcome_unknown(
+    database, make_pool, observer
+):
+    with make_pool(database.dsn, connection_class=StumblingConnection) as pool:
+        with pytest.raises(QueryError) as caught:
+            enqueue_job(pool, REQUEST)
+
+        assert caught.value.code == "db.outcome_unknown"
+    assert observer.jobs() == 1
 
 
 @pytest.mark.parametrize("point", list(CutPoint))
