@@ -10,7 +10,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Final, TypedDict
 
-from runledger_core import CancelReason, JobCompletion, JobContext, JobFailure
+from runledger_core import CancelReason, JobCompletion, JobContext, JobFailure, RunledgerError
 
 from ..catalog import JobCatalog
 
@@ -26,6 +26,7 @@ _MAIL_SECONDS: Final = 0.9
 _SIZE_SECONDS: Final = 0.45
 _PAYMENT_SECONDS: Final = 0.8
 _PAGE_SECONDS: Final = 0.3
+_TELL_SECONDS: Final = 5.0
 
 
 @dataclass(slots=True)
@@ -74,15 +75,23 @@ class ReportPayload(TypedDict):
 def make_demo_catalog(witness: Witness) -> JobCatalog:
     """Return the catalog of the demo; the witness learns of a cancelled report."""
 
+    def sleep(context: JobContext, seconds: float) -> None:
+        """Sleep, but no longer than until the handler should stop."""
+        if context.wait(seconds):
+            witness.reason = context.cancel_reason
+            witness.told_to_stop.set()
+            context.raise_if_cancelled()
+
     def build_report(context: JobContext, payload: ReportPayload) -> JobCompletion | None:
         pages = payload["pages"]
         for page in range(1, pages + 1):
-            # Sleeps, but no longer than until the handler should stop.
-            if context.wait(_PAGE_SECONDS):
-                witness.reason = context.cancel_reason
-                witness.told_to_stop.set()
-                context.raise_if_cancelled()
-            context.progress(page, pages, checkpoint={"page": page})
+            sleep(context, _PAGE_SECONDS)
+            try:
+                context.progress(page, pages, checkpoint={"page": page})
+            except RunledgerError:
+                # Canceled a moment ago: the write is refused before the handler is told.
+                sleep(context, _TELL_SECONDS)
+                raise
         return JobCompletion.with_output({"title": payload["title"], "pages": pages})
 
     return (

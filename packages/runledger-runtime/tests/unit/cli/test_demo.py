@@ -3,14 +3,16 @@ import sys
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
 from rich.console import Console
 
-from runledger_core import JobStatus
+from runledger_core import CancelReason, ForbiddenError, JobCancelled, JobStatus
 from runledger_postgres.jobs import JobSummary
 from runledger_runtime.cli import _demo_summary, demo
+from runledger_runtime.cli._demo_catalog import REPORT, Witness, make_demo_catalog
 from runledger_runtime.cli._demo_summary import Summary, next_commands
 from runledger_runtime.cli._demo_view import Changes, open_view
 
@@ -175,3 +177,37 @@ def test_directory_and_url_together_are_wrong_usage(run_cli):
 
     assert result.exit_code == 2
     assert "not both" in result.stderr
+
+
+class CanceledBeforeItsProgress:
+    """The context of a job that is canceled just before the handler reports its progress."""
+
+    cancel_reason = CancelReason.CANCELED
+
+    def __init__(self) -> None:
+        self.waits = 0
+
+    def wait(self, seconds: float) -> bool:
+        del seconds
+        self.waits += 1
+        return self.waits > 1
+
+    def progress(self, *_page: int, checkpoint: object) -> None:
+        del checkpoint
+        raise ForbiddenError("job.lease_owner_mismatch", "the lease is not live")
+
+    def raise_if_cancelled(self) -> None:
+        raise JobCancelled(self.cancel_reason)
+
+
+def test_report_that_is_canceled_before_its_progress_is_still_told():
+    witness = Witness()
+    registry = make_demo_catalog(witness).to_registry()
+    handler = registry.get(REPORT)
+    context: Any = CanceledBeforeItsProgress()
+
+    with pytest.raises(JobCancelled):
+        handler.execute(context, {"title": "report of the year", "pages": 3})
+
+    assert witness.told_to_stop.is_set()
+    assert witness.reason is CancelReason.CANCELED
