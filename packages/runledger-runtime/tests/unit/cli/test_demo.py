@@ -204,6 +204,7 @@ def test_report_that_is_canceled_before_its_progress_is_still_told():
     witness = Witness()
     registry = make_demo_catalog(witness).to_registry()
     handler = registry.get(REPORT)
+    assert handler is not None
     context: Any = CanceledBeforeItsProgress()
 
     with pytest.raises(JobCancelled):
