@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -269,6 +270,7 @@ class JobLives(RuleBasedStateMachine):
         assert self.queue.consistency_errors() == {}
 
 
+@pytest.mark.soak
 def test_database_equals_a_model_after_every_write(queue: Queue):
     class Lives(JobLives):
         pass

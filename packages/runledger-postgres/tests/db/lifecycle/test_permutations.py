@@ -223,12 +223,14 @@ def test_both_commit(queue: Queue, pair, state):
     check_pair(queue, state, pair, ("commit", "commit"))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("ends", [("rollback", "commit"), ("commit", "rollback")], ids="-".join)
 @pytest.mark.parametrize("pair", pairs("LEASED"), ids="-".join)
 def test_one_rolls_back(queue: Queue, pair, ends):
     check_pair(queue, "LEASED", pair, ends)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("batch", BATCHES)
 def test_batch_of_the_engine_beside_a_write(queue: Queue, batch, write):
