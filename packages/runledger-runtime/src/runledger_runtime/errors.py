@@ -151,8 +151,8 @@ class TooFewConnectionsError(SupervisorError):
             f" and for a minute there was none for: {', '.join(source.missing)}",
         )
         self.task = task
-        self.needed = source.needed
-        self.missing = source.missing
+        self.needed: int = source.needed
+        self.missing: tuple[str, ...] = source.missing
 
 
 class TaskFailedError(SupervisorError):

@@ -57,7 +57,7 @@ class TemporaryDatabase:
     def __init__(self, name: str, dsn: str, *, direct_dsn: str | None = None) -> None:
         self.name = name
         self.dsn = dsn
-        self.direct_dsn = dsn if direct_dsn is None else direct_dsn
+        self.direct_dsn: str = dsn if direct_dsn is None else direct_dsn
         self.prepare_threshold: int | None = 5 if self.dsn == self.direct_dsn else None
         self._connections: list[psycopg.Connection[tuple[Any, ...]]] = []
 
