@@ -72,7 +72,7 @@ def run_reaper_loop(
     try:
         while not stop.is_requested:
             seconds = reaper.run_pass()
-            if reaper.verdict is not None:
+            if reaper.verdict is not None and not stop.is_requested:
                 return reaper.verdict
             stop.wait(seconds)
     finally:

@@ -30,12 +30,12 @@ dt.datetime = MovedDatetime  # pyright: ignore[reportAttributeAccessIssue]  # th
 
 from _faults import supervised  # noqa: E402  # behind the changed clocks
 
-from runledger_postgres import connect_pool  # noqa: E402
+from runledger_postgres import connect_pool  # noqa: E402  # as above
 
 
 def run_long(context: object, payload: object) -> None:
     """Run for so many seconds; the clock jumps in the middle."""
-    seconds = payload["seconds"]  # pyright: ignore[reportIndexIssue]
+    seconds = payload["seconds"]  # pyright: ignore[reportIndexIssue]  # a JSON object
     pause = threading.Event()
     pause.wait(seconds / 2)
     moved[0] += step

@@ -58,8 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _print_snapshot(arguments: argparse.Namespace) -> None:
     try:
         # Here, so that --help needs no driver.
-        from .fetch import fetch_snapshot  # noqa: PLC0415
-        from .snapshot import render_json, render_text  # noqa: PLC0415
+        from .fetch import fetch_snapshot  # noqa: PLC0415  # see above
+        from .snapshot import render_json, render_text  # noqa: PLC0415  # see above
     except ImportError as error:
         # psycopg says so in an ImportError, with the causes of each way it tried.
         raise UnavailableError(

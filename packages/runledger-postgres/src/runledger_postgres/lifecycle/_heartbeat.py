@@ -16,6 +16,7 @@ from .._session import DEFAULT_LOCK_TIMEOUT_MS, Bound, run
 from ._lease import (
     LEASED_ENTRIES,
     LIVE_ENTRIES,
+    ROW_AND_ATTEMPT,
     SKIP_LOCKED,
     WAIT_FOR_LOCK,
     checked_leases,
@@ -77,7 +78,7 @@ class _MissedBeatRow:
 
 
 JUDGE_MISSED_BEATS: Final = Statement(
-    """
+    f"""
     SELECT
         e.entry::int4 AS entry,
         CASE
@@ -90,16 +91,7 @@ JUDGE_MISSED_BEATS: Final = Statement(
         END AS verdict
     FROM unnest(%(job_ids)s::uuid[], %(claim_numbers)s::int8[], %(worker_ids)s::text[])
         WITH ORDINALITY AS e(job_id, claim_number, worker_id, entry)
-    -- A limit, so that each is looked up by its key, whatever the planner thinks of the tables.
-    LEFT JOIN LATERAL (
-        SELECT j.* FROM runledger.job_queue AS j WHERE j.id = e.job_id LIMIT 1
-    ) AS q ON true
-    LEFT JOIN LATERAL (
-        SELECT t.*
-        FROM runledger.job_attempts AS t
-        WHERE t.job_id = e.job_id AND t.claim_number = e.claim_number
-        LIMIT 1
-    ) AS a ON true
+    {ROW_AND_ATTEMPT}
     ORDER BY e.entry
     """,
     _MissedBeatRow,

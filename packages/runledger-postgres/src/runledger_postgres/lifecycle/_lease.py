@@ -31,6 +31,20 @@ LEASED_ENTRIES: Final = f"""
     ORDER BY q.id
 """
 
+# The job's row `q` and the ended attempt `a` of each miss `e`, where there are such. A limit, so
+# that each is looked up by its key, whatever the planner thinks of the tables.
+ROW_AND_ATTEMPT: Final = """
+    LEFT JOIN LATERAL (
+        SELECT j.* FROM runledger.job_queue AS j WHERE j.id = e.job_id LIMIT 1
+    ) AS q ON true
+    LEFT JOIN LATERAL (
+        SELECT t.*
+        FROM runledger.job_attempts AS t
+        WHERE t.job_id = e.job_id AND t.claim_number = e.claim_number
+        LIMIT 1
+    ) AS a ON true
+"""
+
 # A batch of the engine never waits: a row held by somebody else is BUSY and comes again.
 SKIP_LOCKED: Final = "FOR NO KEY UPDATE OF q SKIP LOCKED"
 WAIT_FOR_LOCK: Final = "FOR NO KEY UPDATE OF q"

@@ -13,7 +13,7 @@ from .._database import Database
 from .._rows import Statement, column
 from .._session import Bound, run
 from ..errors import QueryError
-from ._lease import lease_parameters
+from ._lease import ROW_AND_ATTEMPT, lease_parameters
 from ._verdict import WriteVerdict
 
 
@@ -37,7 +37,7 @@ class JudgedRow:
 # the job's latest word, the output is equal as jsonb. A release writes no attempt row: its event
 # tells whose claim it gave back.
 JUDGE_MISSES: Final = Statement(
-    """
+    f"""
     SELECT
         e.entry::int4 AS entry,
         CASE
@@ -79,16 +79,7 @@ JUDGE_MISSES: Final = Statement(
         %(job_ids)s::uuid[], %(claim_numbers)s::int8[], %(worker_ids)s::text[],
         %(outcomes)s::runledger.job_outcome[], %(error_codes)s::text[], %(outputs)s::jsonb[]
     ) WITH ORDINALITY AS e(job_id, claim_number, worker_id, outcome, error_code, output, entry)
-    -- A limit, so that each is looked up by its key, whatever the planner thinks of the tables.
-    LEFT JOIN LATERAL (
-        SELECT j.* FROM runledger.job_queue AS j WHERE j.id = e.job_id LIMIT 1
-    ) AS q ON true
-    LEFT JOIN LATERAL (
-        SELECT t.*
-        FROM runledger.job_attempts AS t
-        WHERE t.job_id = e.job_id AND t.claim_number = e.claim_number
-        LIMIT 1
-    ) AS a ON true
+    {ROW_AND_ATTEMPT}
     LEFT JOIN LATERAL (
         SELECT l.*
         FROM runledger.job_dead_letters AS l

@@ -45,6 +45,7 @@ def produce(
                     ids = [str(job.id) for job in enqueue_jobs(pool, requests)]
                 except UnavailableError as error:
                     if error.code != "db.outcome_unknown" or is_keyed:
+                        # Nothing tells when the database is back; trying at once would spin.
                         time.sleep(0.05)
                         continue
                     ledger.write("unknown", tokens=tokens)

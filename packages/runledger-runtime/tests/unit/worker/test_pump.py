@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from psycopg_pool import ConnectionPool
 
 from runledger_core import JobCompletion
@@ -19,6 +18,28 @@ from runledger_runtime.worker._book import LeaseBook
 from runledger_runtime.worker._execution import Execution, Outcome
 from runledger_runtime.worker._pump import Pump
 from runledger_runtime.worker._sleep import Sleep
+
+
+class LinkAfterAnOutage:
+    """Stores everything, and remembers what each round was asked to do."""
+
+    worker_id = "worker-1"
+
+    def __init__(self) -> None:
+        self.rounds: list[tuple[int, bool]] = []
+
+    def is_down(self) -> bool:
+        return False
+
+    def is_recovering(self) -> bool:
+        return not self.rounds
+
+    def has_unknown_claims(self) -> bool:
+        return False
+
+    def round(self, batch: Any, claim: Any) -> RoundResult:
+        self.rounds.append((len(batch.successes), claim is not None))
+        return RoundResult([SuccessOutcome(WriteVerdict.STORED) for _ in batch.successes], [])
 
 
 class LinkToHeldRows:
@@ -47,10 +68,9 @@ class LinkToHeldRows:
     def lost(self, error: Exception) -> None: ...
 
 
-@pytest.fixture
-def pump() -> Pump:
+def make_pump(link: Any) -> Pump:
     registry = JobRegistry()
-    link: Any = LinkToHeldRows()
+    registry.register_function("jobs.one", lambda _context, _payload: None)
     return Pump(
         JobsConfig("worker-1"),
         registry,
@@ -63,9 +83,24 @@ def pump() -> Pump:
     )
 
 
+def test_outcomes_go_before_claims_after_an_outage(start_execution: Callable[..., Execution]):
+    link = LinkAfterAnOutage()
+    pump = make_pump(link)
+    ended = Outcome(start_execution(claim_number=1), JobCompletion.success())
+    ended.execution.end()
+    pump._outcomes = [ended]
+
+    pump._step()
+    pump._step()
+
+    # Then the worker claims again.
+    assert link.rounds == [(1, False), (0, True)]
+
+
 def test_resting_outcomes_outlive_the_connection_that_waited_for_a_row(
-    pump: Pump, start_execution: Callable[..., Execution]
+    start_execution: Callable[..., Execution],
 ):
+    pump = make_pump(LinkToHeldRows())
     resting, ended = (
         Outcome(start_execution(claim_number=number), JobCompletion.success()) for number in (1, 2)
     )
