@@ -40,7 +40,7 @@ nitpick_ignore_regex = [
     # Names of others: their pages are elsewhere, and this build reads nothing from the network.
     (r"py:.*", r"(?!runledger_).*"),
     # Private bases and type variables show in signatures and have no place of their own.
-    (r"py:.*", r"runledger_.*\.(_\w+|\w*[a-z]T)"),
+    (r"py:.*", r"runledger_.*\.(_\w+|_\w+\.Catalog[A-Z]\w+|\w*[a-z]T)"),
 ]
 
 

@@ -237,6 +237,8 @@ CREATE TABLE runledger.job_schedules (
     -- Always a base of the cron expression; jitter delays the job, not the cursor.
     next_fire_at timestamptz NOT NULL,
     last_fired_at timestamptz,
+    -- That fire is not made again, though its job may have been pruned since.
+    last_fired_for timestamptz,
     max_jitter_seconds int4 NOT NULL DEFAULT 0,
     -- A failing schedule keeps its base and is looked at again at retry_at.
     retry_at timestamptz,
@@ -252,8 +254,10 @@ CREATE TABLE runledger.job_schedules (
     CONSTRAINT chk_job_schedules_timezone_utc CHECK (timezone = 'UTC'),
     CONSTRAINT chk_job_schedules_jitter CHECK (max_jitter_seconds BETWEEN 0 AND 86400)
 );
--- Due schedules, oldest first.
-CREATE INDEX idx_job_schedules_due ON runledger.job_schedules (next_fire_at) WHERE is_active;
+-- fire_due_schedules: when a schedule is to be looked at, which is its fire, or its retry if it fails.
+-- So those that fail for long are not walked by each pass.
+CREATE INDEX idx_job_schedules_due ON runledger.job_schedules (greatest(next_fire_at, retry_at))
+    WHERE is_active;
 -- Disabling a definition looks for active schedules of its type.
 CREATE INDEX idx_job_schedules_job_type ON runledger.job_schedules (job_type) WHERE is_active;
 
@@ -315,6 +319,9 @@ CREATE UNIQUE INDEX uq_workflow_runs_type_idempotency_global
     WHERE organization_id IS NULL AND idempotency_key IS NOT NULL;
 -- list_workflow_runs by status, newest first.
 CREATE INDEX idx_workflow_runs_status ON runledger.workflow_runs (status, id);
+-- prune_workflow_runs: those that ended first.
+CREATE INDEX idx_workflow_runs_finished ON runledger.workflow_runs (finished_at, id)
+    WHERE finished_at IS NOT NULL;
 
 CREATE TABLE runledger.workflow_steps (
     id uuid PRIMARY KEY DEFAULT runledger.uuidv7(),
@@ -322,7 +329,8 @@ CREATE TABLE runledger.workflow_steps (
     step_key text NOT NULL,
     job_type text,
     organization_id uuid,
-    payload jsonb NOT NULL DEFAULT '{}',
+    -- Until its release; from then on the job has it.
+    payload jsonb,
     priority int4,
     max_attempts int4,
     timeout_seconds int4,
@@ -350,6 +358,7 @@ CREATE TABLE runledger.workflow_steps (
         dependency_count_pending BETWEEN 0 AND dependency_count_total
         AND dependency_count_unsatisfied BETWEEN 0 AND dependency_count_total
     ),
+    CONSTRAINT chk_workflow_steps_payload CHECK ((payload IS NULL) = (job_id IS NOT NULL)),
     CONSTRAINT chk_workflow_steps_execution_shape CHECK (
         CASE execution_kind
             WHEN 'JOB' THEN job_type IS NOT NULL AND priority IS NOT NULL AND stage IS NOT NULL

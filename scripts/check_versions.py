@@ -83,8 +83,11 @@ def check_changelog(found: dict[str, Distribution]) -> Iterator[str]:
             yield f"CHANGELOG.md: no heading for {name} {distribution.version}"
 
 
-def imported_by(name: str) -> set[str]:
-    """Return the distributions that the source of one distribution imports."""
+def imported_by(name: str, known: set[str]) -> set[str]:
+    """Return the distributions that the source of one distribution imports.
+
+    Where several own a package together, those of `known` count, if there are any.
+    """
     owners = packages_distributions()
     modules: set[str] = set()
     for path in ROOT.glob(f"packages/{name}/src/**/*.py"):
@@ -94,15 +97,19 @@ def imported_by(name: str) -> set[str]:
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 modules.add(node.module)
     tops = {module.partition(".")[0] for module in modules} - sys.stdlib_module_names
-    return {canonicalize_name(owner) for top in tops for owner in owners.get(top, [top])}
+    imported: set[str] = set()
+    for top in tops:
+        candidates = {str(canonicalize_name(owner)) for owner in owners.get(top, [top])}
+        imported |= candidates & known or candidates
+    return imported
 
 
 def check_imports(found: dict[str, Distribution]) -> Iterator[str]:
     """Yield each requirement that no import needs and each import that nothing requires."""
     for name, distribution in found.items():
-        imported = imported_by(name) - {name}
         required = {requirement.name for requirement in distribution.required}
         optional = {requirement.name for requirement in distribution.optional}
+        imported = imported_by(name, required | optional | CARRIED) - {name}
         for unused in sorted(required - imported):
             yield f"{name}: requires {unused} but does not import it"
         for undeclared in sorted(imported - required - optional - CARRIED):

@@ -33,7 +33,8 @@ STEPS = {
 }
 # For codes that are composed, chosen before the call, or never given to one.
 AREAS = {"config": "JobsConfigError", "input": "ValidationError", "job": "stored"}
-AREAS |= {"catalog": "CatalogError", "registry": "RegistryError"}
+AREAS |= {"catalog": "CatalogError", "job_schedule": "stored", "registry": "RegistryError"}
+AREAS |= {"workflow": "stored"}
 
 
 def entries(wheel: str, mapping: str = "MEANINGS") -> dict[str, str]:

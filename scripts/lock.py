@@ -20,6 +20,11 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = ROOT / "constraints.txt"
+# Those whose version follows exactly from another's.
+FOLLOWERS = {
+    "opentelemetry-api": ("opentelemetry-sdk", "opentelemetry-semantic-conventions"),
+    "pydantic": ("pydantic-core",),
+}
 HEADER = """\
 # Third-party versions of every environment of this repository: clones test the same code.
 # Written by `python scripts/lock.py --fix`; resolved on the oldest supported Python.
@@ -60,7 +65,8 @@ def declared() -> Iterator[Requirement]:
 def lowest() -> dict[str, str]:
     """Return the pins with each declared requirement at its lower bound.
 
-    A requirement such as `psycopg[binary]` also moves `psycopg-binary`, which follows it exactly.
+    A requirement such as `psycopg[binary]` also moves `psycopg-binary`, which follows it exactly,
+    and so do those of FOLLOWERS.
     """
     pins = pinned()
     for requirement in declared():
@@ -69,6 +75,8 @@ def lowest() -> dict[str, str]:
             message = f"{requirement} needs exactly one lower bound"
             raise SystemExit(message)
         pins[canonicalize_name(requirement.name)] = bounds[0]
+        for follower in FOLLOWERS.get(requirement.name, ()):
+            pins.pop(follower, None)
         for extra in requirement.extras:
             pins.pop(canonicalize_name(f"{requirement.name}-{extra}"), None)
     return pins

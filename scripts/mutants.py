@@ -94,11 +94,12 @@ def run_mutant(mutant: Mutant) -> tuple[str, str]:
         # Before the installed packages, which are those of the tree itself.
         folders = [*sorted(tree.glob("packages/*/src")), Path(__file__).parent]
         variables = {"PYTHONPATH": os.pathsep.join(map(str, folders)), REPORT: str(report)}
+        variables |= {"RUNLEDGER_TEST_SIZE": "ci", "PYTHONDONTWRITEBYTECODE": "1"}
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "pytest", *OPTIONS, *mutant.red],
                 cwd=tree,
-                env=os.environ | variables | {"PYTHONDONTWRITEBYTECODE": "1"},
+                env=os.environ | variables,
                 capture_output=True,
                 timeout=RUN_SECONDS,
                 check=False,

@@ -64,6 +64,10 @@ def test_tui_prints_a_snapshot_for_scripts(run):
     assert json.loads(run(installed("runledger-tui"), "--once", "--json"))
 
 
+def test_demo_needs_no_more_than_its_extra(run):
+    assert "it adds up" in run(installed("runledger"), "demo")
+
+
 def test_plugin_hands_out_a_migrated_database(runledger_pool):
     with runledger_pool.connection() as connection:
         row = connection.execute("SELECT count(*) FROM runledger.job_queue").fetchone()

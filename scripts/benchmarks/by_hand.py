@@ -62,8 +62,12 @@ UPDATE hand.jobs SET
     status = 'done', finished_at = now(), worker = NULL, lease_expires_at = NULL
 WHERE id = ANY (%(ids)s)
 """
-# A job's end and the next one's start share a commit.
-_FINISH_AND_TAKE: Final = f"WITH finished AS ({_FINISH}) {_TAKE}"
+# A job's end and the next one's start share a commit. The end comes first: taking also locks rows
+# that another connection took meanwhile, and two that did so would wait for each other.
+_DUE: Final = "run_at <= now()"
+_FINISH_AND_TAKE: Final = f"WITH finished AS ({_FINISH} RETURNING id) " + _TAKE.replace(
+    _DUE, f"{_DUE} AND (SELECT count(*) FROM finished) >= 0"
+)
 _CHANNEL: Final = "hand_jobs"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from . import contenders as who
+from .graphs import DIAMOND_STEPS
 from .model import (
     CLIENT_CPU,
     COMMITS,
@@ -18,6 +19,9 @@ from .model import (
 )
 
 _IDLE_CPU: Final = Reading("%", lambda sample: 100 * sample.client_cpu_seconds / sample.seconds)
+
+_WORKFLOWS_PER_SECOND: Final = Reading("workflows/s", lambda sample: sample.rate / DIAMOND_STEPS)
+_STEPS_PER_SECOND: Final = Reading("steps/s", lambda sample: sample.rate)
 
 _ENQUEUE: Final = (
     Figure(
@@ -158,4 +162,34 @@ _LARGE: Final = (
     ),
 )
 
-FIGURES: Final = (*_ENQUEUE, *_DRAIN, *_PER_JOB, *_IDLE, *_LARGE)
+_WORKFLOWS: Final = (
+    Figure(
+        name="workflow-diamond",
+        group="workflows",
+        title="workflow, diamond of four, 100 in flight",
+        ours=who.DIAMONDS,
+        baseline=who.HAND_DIAMONDS,
+        reading=_WORKFLOWS_PER_SECOND,
+        target=at_least_times(0.25),
+    ),
+    Figure(
+        name="workflow-fan",
+        group="workflows",
+        title="workflow, fan of 100 and join, 10 in flight",
+        ours=who.FANS,
+        baseline=who.HAND_FANS,
+        reading=_STEPS_PER_SECOND,
+        target=at_least_times(0.25),
+    ),
+    Figure(
+        name="workflow-one-run",
+        group="one-run",
+        title="one run of 10,000 steps, two workers, to one",
+        ours=who.ONE_RUN_SHARED,
+        baseline=who.ONE_RUN_ALONE,
+        reading=_STEPS_PER_SECOND,
+        target=at_least_times(0.8),
+    ),
+)
+
+FIGURES: Final = (*_ENQUEUE, *_DRAIN, *_PER_JOB, *_IDLE, *_LARGE, *_WORKFLOWS)

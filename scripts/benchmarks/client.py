@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import by_hand, ours
+from benchmarks import by_hand, by_hand_workflows, ours, workflows
 from benchmarks.loops import Workload
 
 WORKLOADS: Final[dict[str, Callable[..., Workload]]] = {
@@ -25,11 +25,14 @@ WORKLOADS: Final[dict[str, Callable[..., Workload]]] = {
     "hand.enqueue_many": by_hand.enqueue_many,
     "hand.drain": by_hand.drain,
     "hand.listener": by_hand.Listener,
+    "hand.flow": by_hand_workflows.flow,
     "hand.trickle": partial(ours.Trickle, insert=by_hand.insert_and_notify),
     "enqueue_one": ours.enqueue_one,
     "enqueue_many": ours.enqueue_many,
     "rounds": ours.rounds,
     "worker": ours.Worker,
+    "flow": workflows.Flow,
+    "one_run": workflows.OneRun,
     "trickle": partial(ours.Trickle, insert=ours.enqueue_in_transaction),
     "old_snapshot": ours.OldSnapshot,
 }

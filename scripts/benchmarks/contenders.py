@@ -160,3 +160,45 @@ AMONG: Final = {
     ),
     "foreign": _in_the_way("foreign", "'bench.other', 'PENDING', true, now(), 0, NULL"),
 }
+
+
+def _flow(name: str, *, graph: str, open_runs: int) -> tuple[Contender, Contender]:
+    """Return the hand-written contender and ours for many runs of a graph."""
+    arguments = {"graph": graph, "open_runs": open_runs}
+    return (
+        Contender(
+            name=f"by hand: {name}, batches of 100, one connection",
+            clients=(Client("hand.flow", arguments | {"batch": 100}),),
+            is_counted=True,
+        ),
+        Contender(
+            name=f"worker, concurrency 100, {name}",
+            clients=(Client("flow", arguments | {"concurrency": 100}),),
+            is_counted=True,
+        ),
+    )
+
+
+HAND_DIAMONDS, DIAMONDS = _flow("100 diamonds", graph="diamond", open_runs=100)
+HAND_FANS, FANS = _flow("10 fans of 100", graph="fan", open_runs=10)
+
+# No rows are filled in: it is how many steps the run has.
+_ONE_RUN: Final = Fill(name="one_run", rows=10_000)
+
+
+def _one_run(name: str, workers: int) -> Contender:
+    """Return so many workers on one run, which the last of them enqueues."""
+    steps = [0] * (workers - 1) + [ROWS]
+    return Contender(
+        name=f"{name} of 32, one run",
+        clients=tuple(
+            Client("one_run", {"concurrency": 32, "steps": share, "workers": workers})
+            for share in steps
+        ),
+        fill=_ONE_RUN,
+        runs_out=True,
+    )
+
+
+ONE_RUN_ALONE: Final = _one_run("one worker", 1)
+ONE_RUN_SHARED: Final = _one_run("two workers", 2)

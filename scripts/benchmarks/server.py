@@ -17,7 +17,7 @@ from runledger_core import JobDefinitionSpec
 from runledger_postgres import migrate, sync_job_definitions
 from runledger_postgres.embedded import EmbeddedServer
 
-from .by_hand import SCHEMA
+from . import by_hand, by_hand_workflows
 from .model import Fill
 from .ours import JOB_TYPE, OTHER_JOB_TYPE
 
@@ -160,7 +160,8 @@ class BenchmarkServer:
             migrate(connection)
             types = (JOB_TYPE, OTHER_JOB_TYPE)
             sync_job_definitions(connection, [JobDefinitionSpec(name) for name in types])
-            connection.execute(SCHEMA)
+            connection.execute(by_hand.SCHEMA)
+            connection.execute(by_hand_workflows.SCHEMA)
 
     def _filled(self, fill: Fill) -> str:
         if not fill.statements:

@@ -33,7 +33,7 @@ def main() -> None:
             # Joins the transaction: the job exists if and only if the order does.
             request = JobEnqueue(
                 "example.confirm_order",
-                {"order_id": order_id, "to": "ana@example.com"},
+                {"order_id": order_id, "to": "ops@example.com"},
                 idempotency_key=f"confirm:{order_id}",
             )
             job = enqueue_job(connection, request)

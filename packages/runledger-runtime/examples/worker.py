@@ -6,7 +6,7 @@ Run it against a database of yours; it migrates and writes its definitions:
 
 and give it work from another terminal:
 
-    runledger jobs enqueue example.confirm_order '{"order_id": 17, "to": "ana@example.com"}'
+    runledger jobs enqueue example.confirm_order '{"order_id": 17, "to": "ops@example.com"}'
 
 The command can run its catalog too: `runledger worker --app worker:catalog`.
 """

@@ -16,6 +16,8 @@ from runledger_core.errors import ValidationError
 
 CUT_MARK: Final = "… [cut]"
 REPLACEMENT: Final = "\ufffd"
+# A `traceparent`, the 512 characters of `tracestate` that the W3C wants passed on, and some more.
+TRACE_CONTEXT_CHARACTERS: Final = 1_024
 
 ChoiceT = TypeVar("ChoiceT", bound=StrEnum)
 
@@ -56,6 +58,23 @@ def check_text(
         raise _refusal(codes.INPUT_INVALID_CHARACTERS, "contains NUL or a lone surrogate", field)
     if not allow_blank and (not text or text.isspace()):
         raise _refusal(codes.INPUT_BLANK, "must not be blank", field)
+    return text
+
+
+def check_trace_context(value: object) -> str:
+    """Return the value if it can be a `trace_context`.
+
+    Raises:
+        ValidationError: `input.wrong_type`, `input.blank`, `input.too_long`,
+            `input.invalid_characters`.
+    """
+    text = check_text(value, field="trace_context", max_characters=TRACE_CONTEXT_CHARACTERS)
+    if not text.isascii() or not text.isprintable():
+        raise ValidationError(
+            codes.INPUT_INVALID_CHARACTERS,
+            "trace_context must be printable ASCII",
+            field="trace_context",
+        )
     return text
 
 

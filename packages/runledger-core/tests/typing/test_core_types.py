@@ -1,5 +1,6 @@
 """What users' type checkers see; run by pyright and mypy, and once by pytest."""
 
+from collections.abc import Awaitable
 from datetime import datetime
 from threading import Event
 from typing import TYPE_CHECKING, Literal, assert_type
@@ -124,7 +125,7 @@ def uses_a_context(context: JobContext, handler: JobHandler) -> None:
     assert_type(context.wait(1), bool)
     context.progress(1, 2, stage=JobStage.RUNNING, checkpoint={"at": 1})
     context.log("INFO", "sent", to="a@example.com", level=3)
-    assert_type(handler.execute(context, {"a": 1}), HandlerResult)
+    assert_type(handler.execute(context, {"a": 1}), HandlerResult | Awaitable[HandlerResult])
     with context.connection() as connection:
         opened: "Connection" = connection  # noqa: UP037  # a name for type checkers only
         opened.execute("SELECT 1")

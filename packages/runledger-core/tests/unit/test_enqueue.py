@@ -45,6 +45,7 @@ def test_only_type_and_payload_are_needed():
         "next_run_at": None,
         "idempotency_key": None,
         "stage": None,
+        "trace_context": None,
         "payload_json": "null",
     }
 
@@ -61,6 +62,15 @@ def test_repr_shows_neither_payload_nor_key():
         "max_attempts=4, timeout_seconds=60, next_run_at=datetime.datetime(2026, 7, 1, 0, 0, "
         "tzinfo=datetime.timezone.utc), stage=<JobStage.SCHEDULED: 'scheduled'>)"
     )
+
+
+def test_request_of_another_trace_is_the_same_request():
+    request = full_request()
+    traced = dataclasses.replace(request, trace_context="00-1-2-01")
+
+    assert traced.trace_context == "00-1-2-01"
+    assert traced == request
+    assert repr(traced) == repr(request)
 
 
 def test_later_changes_of_the_payload_change_nothing():
@@ -100,6 +110,11 @@ def test_later_changes_of_the_payload_change_nothing():
         ("idempotency_key", "a\0", "input.invalid_characters"),
         ("idempotency_key", 17, "input.wrong_type"),
         ("stage", "waiting", "input.out_of_range"),
+        ("trace_context", "", "input.blank"),
+        pytest.param("trace_context", "a" * 1_025, "input.too_long", id="1,025 characters"),
+        ("trace_context", "00-\n", "input.invalid_characters"),
+        ("trace_context", "00-é", "input.invalid_characters"),
+        ("trace_context", b"00", "input.wrong_type"),
     ],
 )
 def test_other_values_are_refused(field, value, code):
@@ -121,6 +136,7 @@ def test_largest_values_are_kept():
         timeout_seconds=INT32_MAX,
         next_run_at=datetime.max.replace(tzinfo=UTC),
         idempotency_key="é" * 256,
+        trace_context="a" * 1_024,
     )
 
     assert len(request.payload_json) == 1_048_576

@@ -97,7 +97,7 @@ def test_subclasses_with_other_arguments_are_cloned(clone):
 
 
 def test_every_code_has_a_meaning():
-    prefixes = ("INPUT_", "JOB_")
+    prefixes = ("INPUT_", "JOB_", "WORKFLOW_")
     constants = {value for name, value in vars(codes).items() if name.startswith(prefixes)}
 
     assert constants == set(codes.MEANINGS)

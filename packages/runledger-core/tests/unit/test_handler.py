@@ -71,6 +71,19 @@ def test_the_context_is_abstract():
         JobContext()  # pyright: ignore[reportAbstractUsage]  # the mistake
 
 
+def test_a_context_that_says_nothing_of_workflows_is_of_a_direct_job():
+    context = Context()
+
+    assert context.workflow_run_id is None
+    assert context.step_key is None
+    assert context.prerequisite_outputs == {}
+
+
+def test_nobody_can_add_to_the_outputs_that_all_direct_jobs_share():
+    with pytest.raises(TypeError):
+        Context().prerequisite_outputs["a"] = 1  # pyright: ignore[reportIndexIssue]  # the mistake
+
+
 def test_a_running_handler_goes_on():
     context = Context()
 

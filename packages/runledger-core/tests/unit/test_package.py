@@ -8,11 +8,12 @@ import pytest
 
 import runledger_core
 import runledger_core.jobs
+import runledger_core.workflows
 
 PACKAGE = Path(runledger_core.__file__).parent
 
 
-@pytest.mark.parametrize("face", [runledger_core, runledger_core.jobs])
+@pytest.mark.parametrize("face", [runledger_core, runledger_core.jobs, runledger_core.workflows])
 def test_public_names_are_sorted_and_exist(face):
     assert face.__all__ == sorted(set(face.__all__))
     assert all(hasattr(face, name) for name in face.__all__)
@@ -20,6 +21,24 @@ def test_public_names_are_sorted_and_exist(face):
 
 def test_jobs_are_public_at_the_top_too():
     assert set(runledger_core.jobs.__all__) <= set(runledger_core.__all__)
+
+
+def test_workflows_are_public_at_the_top_too_but_for_what_only_storage_needs():
+    inside = set(runledger_core.workflows.__all__) - set(runledger_core.__all__)
+
+    assert inside == {
+        "DOOMED_CODE",
+        "WorkflowBlockedStep",
+        "WorkflowCascade",
+        "WorkflowRunCounters",
+        "WorkflowSettledStep",
+        "WorkflowStepCounters",
+        "WorkflowStepEdge",
+        "WorkflowStepVerdict",
+        "outside_prerequisites",
+        "run_status",
+        "settle_dependents",
+    }
 
 
 def test_version_is_that_of_the_distribution():

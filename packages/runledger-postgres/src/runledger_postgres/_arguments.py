@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, TypeVar, cast
+from typing import TypeVar, cast
 from uuid import UUID
 
 from runledger_core import ValidationError, check_int, check_uuid, codes
+from runledger_core.limits import INT32_MAX
 
 Kind = TypeVar("Kind")
-
-_INT32_MAX: Final = 2**31 - 1
 
 
 def check_kind(value: object, kind: type[Kind], *, field: str) -> Kind:
@@ -77,7 +76,7 @@ def check_lock_timeout(lock_timeout_ms: object) -> int:
     Raises:
         ValidationError: `input.wrong_type` or `input.out_of_range`.
     """
-    return check_int(lock_timeout_ms, field="lock_timeout_ms", minimum=1, maximum=_INT32_MAX)
+    return check_int(lock_timeout_ms, field="lock_timeout_ms", minimum=1, maximum=INT32_MAX)
 
 
 def _wrong_type(field: str, wanted: str) -> ValidationError:

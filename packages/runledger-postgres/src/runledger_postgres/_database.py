@@ -16,7 +16,7 @@ from psycopg_pool import ConnectionPool
 
 from runledger_core import ErrorCategory
 
-from ._fork import require_own
+from ._fork import require_own_pool
 from ._sqlalchemy import driver_connection
 from .errors import QueryError, classify_query_error, refusal
 
@@ -52,7 +52,7 @@ def open_connection(db: Database) -> Generator[Opened]:
         UnavailableError: `db.unavailable` if there is no connection to be had.
     """
     if isinstance(db, ConnectionPool):
-        require_own(db)
+        require_own_pool(db)
         with _pooled(db) as connection:
             _require_utf8(connection)
             yield Opened(connection, owned=True)
@@ -60,7 +60,7 @@ def open_connection(db: Database) -> Generator[Opened]:
         yield _joined(db if isinstance(db, psycopg.Connection) else _driver_connection(db))
 
 
-def require_live(connection: psycopg.Connection[Any]) -> None:
+def _require_live(connection: psycopg.Connection[Any]) -> None:
     """Refuse an idle connection whose server has gone: before sending, nothing is unknown.
 
     Raises:
@@ -163,7 +163,7 @@ def _joined(connection: psycopg.Connection[Any]) -> Opened:
     match connection.info.transaction_status:
         case TransactionStatus.IDLE if connection.autocommit:
             # Outside transaction(): nobody else would commit.
-            require_live(connection)
+            _require_live(connection)
             return Opened(connection, owned=True)
         case TransactionStatus.IDLE | TransactionStatus.INTRANS:
             # If idle, psycopg begins the caller's transaction at our first statement.

@@ -16,8 +16,14 @@ from .errors import refusal
 _OWNERS: Final[WeakKeyDictionary[ConnectionPool[Any], int]] = WeakKeyDictionary()
 
 
-def require_own(pool: ConnectionPool[Any]) -> None:
-    """Refuse a pool of another process.
+def require_own_pool(pool: ConnectionPool[Any]) -> None:
+    """Refuse a pool that this process has inherited by a fork.
+
+    A pool belongs to the process that opened it with `connect_pool`, else to the first one that
+    used it through us.
+
+    Args:
+        pool: Any pool; it is remembered as this process's own if nobody else's.
 
     Raises:
         ValidationError: `db.forked`; nothing was sent.

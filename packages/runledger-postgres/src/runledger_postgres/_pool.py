@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any, Final
 
 import psycopg
@@ -11,7 +12,7 @@ from psycopg_pool import ConnectionPool
 
 from runledger_core import ErrorCategory, check_int
 
-from ._fork import require_own
+from ._fork import require_own_pool
 from .errors import QueryError, refusal
 
 DATABASE_URL: Final = "DATABASE_URL"
@@ -32,6 +33,15 @@ _LINK_DEFAULTS: Final[dict[str, int | str]] = {
     "tcp_user_timeout": 30_000,
     "fallback_application_name": "runledger",
 }
+
+
+class _Pool(ConnectionPool[psycopg.Connection[tuple[Any, ...]]]):
+    """A pool that nobody need close at the end of the process."""
+
+    def __del__(self) -> None:
+        # The threads that it would wait for, one after the other, run no more by then.
+        if not sys.is_finalizing():
+            super().__del__()
 
 
 def connect_pool(
@@ -66,7 +76,7 @@ def connect_pool(
     if prepare_threshold is not None:
         check_int(prepare_threshold, field="prepare_threshold", minimum=0, maximum=_MOST_USES)
     defaults = {name: value for name, value in _LINK_DEFAULTS.items() if name not in _parse(url)}
-    pool: ConnectionPool[psycopg.Connection[tuple[Any, ...]]] = ConnectionPool(
+    pool = _Pool(
         url,
         kwargs={**defaults, "client_encoding": "UTF8", "prepare_threshold": prepare_threshold},
         min_size=min_size,
@@ -75,7 +85,7 @@ def connect_pool(
         reconnect_timeout=_RECONNECT_SECONDS,
         open=True,
     )
-    require_own(pool)
+    require_own_pool(pool)
     return pool
 
 

@@ -18,7 +18,7 @@ from psycopg.pq import TransactionStatus
 
 from runledger_core import ErrorCategory, check_int
 
-from ._database import Database, make_idle, open_connection, require_live
+from ._database import Database, make_idle, open_connection
 from ._rows import EngineCursor, NoRow, Row, Statement
 from .errors import (
     QueryError,
@@ -33,6 +33,10 @@ DEFAULT_LOCK_TIMEOUT_MS: Final = 5_000
 _INT32_MAX: Final = 2**31 - 1
 _IN_TRANSACTION: Final = frozenset({TransactionStatus.INTRANS, TransactionStatus.INERROR})
 
+# Where each statement has a snapshot of its own, and sees what a lock was waited for.
+IS_READ_COMMITTED: Final = (
+    "current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')"
+)
 # The level is named, so that no default of role or database can change what a statement sees.
 BEGIN: Final = Statement("BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE", NoRow)
 # A standby refuses READ WRITE, but serves reads.
@@ -84,11 +88,16 @@ class Bound(Generic[Row]):
 
 @dataclass(slots=True)
 class Transaction:
-    """An open transaction, ours or the caller's."""
+    """An open transaction, ours or the caller's, or a savepoint in the caller's.
+
+    It is begun in the trip of its first statement, and may be ended in that of its last.
+    """
 
     _connection: psycopg.Connection[Any]
     _owned: bool
-    _begun: bool = False
+    _opening: list[Bound[Any]]
+    _closing: list[Bound[Any]]
+    _is_open: bool = False
 
     @property
     def owned(self) -> bool:
@@ -97,28 +106,62 @@ class Transaction:
 
     def fetch(self, bound: Bound[Row]) -> list[Row]:
         """Run one statement in one trip and return its rows."""
-        bounds: list[Bound[Any]] = [bound]
-        if self._owned and not self._begun:
-            self._begun = True
-            bounds.insert(0, _begin(self._connection))
+        return self.fetch_all([bound])[0]
+
+    def fetch_all(self, bounds: Sequence[Bound[Any]]) -> list[list[Any]]:
+        """Run statements in one trip and return the rows of each."""
+        before = self._open()
         try:
-            return _send(self._connection, bounds)[-1]
+            return _send(self._connection, [*before, *bounds])[len(before) :]
         except psycopg.Error as error:
             raise classify_query_error(error) from error
 
+    @contextmanager
+    def savepoint(self) -> Generator[None]:
+        """Undo what the block did, and nothing before it, if it raises."""
+        self.fetch(Bound(SAVEPOINT))
+        try:
+            yield
+            self.fetch(Bound(RELEASE_SAVEPOINT))
+        except BaseException:
+            _undo(self._connection)
+            raise
+
     def commit(self) -> None:
-        """Commit what is ours; a joined transaction stays the caller's to end."""
-        if not (self._owned and self._begun):
-            return
+        """End what is ours: the transaction, or the savepoint in the caller's."""
+        if self._is_open and self._closing:
+            self.finish([])
+
+    def finish(self, bounds: Sequence[Bound[Any]]) -> list[list[Any]]:
+        """Run the last statements and end what is ours, in one trip; return the rows of each."""
         if self._connection.info.transaction_status == TransactionStatus.INERROR:
             # The server would answer COMMIT with a rollback, and no error.
             raise refusal(
                 ErrorCategory.INTERNAL, "db.transaction_aborted", "a statement of it has failed"
             )
+        before = self._open()
         try:
-            _send(self._connection, [Bound(COMMIT)])
+            cursors = _pipeline(self._connection, [*before, *bounds, *self._closing])
         except psycopg.Error as error:
-            raise _lost_or_refused(self._connection, error) from error
+            if self._owned:
+                raise _lost_or_refused(self._connection, error) from error
+            raise classify_query_error(error) from error
+        # Ended: a row that Python cannot read must not send us back to the savepoint.
+        self._is_open = False
+        return [_rows(cursor) for cursor in cursors[len(before) : len(before) + len(bounds)]]
+
+    def undo(self) -> None:
+        """Undo what is ours and has not ended."""
+        if self._owned:
+            make_idle(self._connection)
+        elif self._is_open and self._closing:
+            _undo(self._connection)
+
+    def _open(self) -> list[Bound[Any]]:
+        if self._is_open:
+            return []
+        self._is_open = True
+        return self._opening
 
 
 def run(db: Database, bound: Bound[Row], *, lock_timeout_ms: int | None = None) -> list[Row]:
@@ -135,66 +178,41 @@ def run_all(
     db: Database, bounds: Sequence[Bound[Any]], *, lock_timeout_ms: int | None = None
 ) -> list[list[Any]]:
     """Run statements in one pipeline and one transaction; return the rows of each."""
-    limit = [] if lock_timeout_ms is None else [_limit_lock_wait(lock_timeout_ms)]
-    with open_connection(db) as opened:
-        connection = opened.connection
-        if opened.owned:
-            return send_owned(connection, [*limit, *bounds])[len(limit) :]
-        if limit:
-            return _send_waiting(connection, [*limit, *bounds])[len(limit) :]
-        try:
-            return _send(connection, bounds)
-        except psycopg.Error as error:
-            raise classify_query_error(error) from error
+    with transaction(db, lock_timeout_ms=lock_timeout_ms) as work:
+        return work.finish(bounds)
 
 
 @contextmanager
-def transaction(db: Database, *, savepoint: bool = False) -> Generator[Transaction]:
+def transaction(
+    db: Database, *, savepoint: bool = False, lock_timeout_ms: int | None = None
+) -> Generator[Transaction]:
     """Open a transaction for several trips, or join the caller's.
 
     Args:
         savepoint: Undo our part of a joined transaction if the block raises.
+        lock_timeout_ms: Longest wait for a locked row, in milliseconds; then a joined transaction
+            always has a savepoint. None for statements that do not wait.
     """
+    limit = [] if lock_timeout_ms is None else [_limit_lock_wait(lock_timeout_ms)]
     with open_connection(db) as opened:
         connection = opened.connection
-        work = Transaction(connection, _owned=opened.owned)
         if opened.owned:
-            with _left_idle(connection):
-                yield work
-                work.commit()
+            opening, closing = [_begin(connection), *limit], [Bound(COMMIT)]
+        elif limit:
+            # 55P03 would abort the caller's transaction and the setting would outlive RELEASE.
+            opening = [Bound(SAVEPOINT), *limit]
+            closing = [Bound(RESTORE_LOCK_WAIT), Bound(RELEASE_SAVEPOINT)]
         elif savepoint:
-            work.fetch(Bound(SAVEPOINT))
-            with _undone(connection):
-                yield work
-                work.fetch(Bound(RELEASE_SAVEPOINT))
+            opening, closing = [Bound(SAVEPOINT)], [Bound(RELEASE_SAVEPOINT)]
         else:
+            opening, closing = [], []
+        work = Transaction(connection, opened.owned, _opening=opening, _closing=closing)
+        try:
             yield work
-
-
-def send_owned(
-    connection: psycopg.Connection[Any], bounds: Sequence[Bound[Any]]
-) -> list[list[Any]]:
-    """Run statements on an idle autocommit connection of ours, as one transaction in one trip."""
-    require_live(connection)
-    with _left_idle(connection):
-        try:
-            return _send(connection, [_begin(connection), *bounds, Bound(COMMIT)])[1:-1]
-        except psycopg.Error as error:
-            raise _lost_or_refused(connection, error) from error
-
-
-def _send_waiting(
-    connection: psycopg.Connection[Any], bounds: Sequence[Bound[Any]]
-) -> list[list[Any]]:
-    # 55P03 would abort the caller's transaction and the setting would outlive RELEASE.
-    after = [Bound(RESTORE_LOCK_WAIT), Bound(RELEASE_SAVEPOINT)]
-    with _undone(connection):
-        try:
-            cursors = _pipeline(connection, [Bound(SAVEPOINT), *bounds, *after])
-        except psycopg.Error as error:
-            raise classify_query_error(error) from error
-    # The savepoint is gone: a row that Python cannot read must not send us back to it.
-    return [_rows(cursor) for cursor in cursors[1 : -len(after)]]
+            work.commit()
+        except BaseException:
+            work.undo()
+            raise
 
 
 def _send(connection: psycopg.Connection[Any], bounds: Sequence[Bound[Any]]) -> list[list[Any]]:
@@ -209,7 +227,10 @@ def _rows(cursor: EngineCursor[Any]) -> list[Any]:
 
 
 def _pipeline(
-    connection: psycopg.Connection[Any], bounds: Sequence[Bound[Any]]
+    connection: psycopg.Connection[Any],
+    bounds: Sequence[Bound[Any]],
+    *,
+    prepare: bool | None = None,
 ) -> list[EngineCursor[Any]]:
     """Run statements in one pipeline, inside the caller's if he has one open."""
     cursors: list[EngineCursor[Any]] = []
@@ -220,7 +241,7 @@ def _pipeline(
                 for bound in bounds:
                     cursor = EngineCursor(connection, bound.statement.row)
                     cursors.append(cursor)
-                    cursor.execute(bound.statement.sql, bound.params or None)
+                    cursor.execute(bound.statement.sql, bound.params or None, prepare=prepare)
             except BaseException as error:  # noqa: BLE001  # raised below
                 # Kept from the pipeline's end, which would log a second error as ignored.
                 failure = error
@@ -261,22 +282,12 @@ def _limit_lock_wait(lock_timeout_ms: int) -> Bound[Any]:
     return Bound(LIMIT_LOCK_WAIT, {"lock_timeout_ms": milliseconds})
 
 
-@contextmanager
-def _left_idle(connection: psycopg.Connection[Any]) -> Generator[None]:
-    try:
-        yield
-    except BaseException:
-        make_idle(connection)
-        raise
-
-
-@contextmanager
-def _undone(connection: psycopg.Connection[Any]) -> Generator[None]:
-    try:
-        yield
-    except BaseException:
-        if connection.info.transaction_status in _IN_TRANSACTION:
-            # If this fails the link is lost, and the first error tells more.
-            with suppress(psycopg.Error):
-                _send(connection, [Bound(ROLLBACK_TO_SAVEPOINT), Bound(RELEASE_SAVEPOINT)])
-        raise
+def _undo(connection: psycopg.Connection[Any]) -> None:
+    if connection.info.transaction_status in _IN_TRANSACTION:
+        # If this fails the link is lost, and the first error tells more.
+        with suppress(psycopg.Error):
+            # When a prepared ROLLBACK TO has run, psycopg drops all that it believes prepared, also
+            # what the failed pipeline never delivered, and sends DEALLOCATE ALL with the next
+            # statement. So RELEASE goes apart, unprepared: prepared, it would be forgotten at once.
+            _pipeline(connection, [Bound(ROLLBACK_TO_SAVEPOINT)], prepare=True)
+            _pipeline(connection, [Bound(RELEASE_SAVEPOINT)], prepare=False)

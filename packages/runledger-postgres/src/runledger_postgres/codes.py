@@ -91,6 +91,22 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         "job_definition.duplicate_job_type": "A sync names the same type twice.",
         "job_definition.empty_job_type_list": "An exact sync names no type.",
         "job_definition.type_outside_sync_scope": "An exact sync names a type outside its scope.",
+        "job_schedule.claimed_schedule_missing": (
+            "A schedule vanished from the transaction that was firing it."
+        ),
+        "job_schedule.definition_not_found_or_disabled": (
+            "The job type of an active schedule has no definition, or is disabled."
+        ),
+        "job_schedule.duplicate_name": "A sync names the same schedule twice.",
+        "job_schedule.empty_sync_scope": "An exact sync names no schedule that it owns.",
+        "job_schedule.exhausted": "The last fire was made, and the schedule is off since.",
+        "job_schedule.name_outside_sync_scope": (
+            "An exact sync names a schedule outside its scope."
+        ),
+        "job_schedule.plan_failed": "The next fire of a stored schedule cannot be told.",
+        "job_schedule.sync_unsupported_isolation": (
+            "An exact sync joined a transaction stronger than READ COMMITTED."
+        ),
         "schema.legacy_idempotency_snapshots_missing": "Keyed rows have no stored request.",
         "schema.migration_checksum_mismatch": "A migration was applied with another text.",
         "schema.migration_failed": "The database refused a migration; nothing was changed.",
@@ -102,6 +118,51 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         ),
         "schema.missing_migration_history": "The database has no Runledger schema.",
         "schema.server_too_old": "The server is older than PostgreSQL 15.",
+        "workflow.already_enqueued": "The key's run cannot be seen, again and again.",
+        "workflow.append_conflicting_retry": "The mutation key belongs to another append.",
+        "workflow.append_terminal_run": "The run has ended, so no step can be added.",
+        "workflow.append_unsupported_isolation": (
+            "An append joined a transaction stronger than READ COMMITTED."
+        ),
+        "workflow.append_window_missing": "The run has no gate of that key.",
+        "workflow.append_window_not_external": "The step that should be an open gate is a job.",
+        "workflow.append_window_not_open": "The gate is not open yet, or not any more.",
+        "workflow.cancel_unsupported_isolation": (
+            "A cancel of a run joined a transaction stronger than READ COMMITTED."
+        ),
+        "workflow.definition_not_found_or_disabled": (
+            "The job type of a step has no definition, or is disabled."
+        ),
+        "workflow.enqueue_conflicting_retry": "The key belongs to a run with another request.",
+        "workflow.enqueue_idempotency_unsupported_isolation": (
+            "A keyed enqueue joined a transaction stronger than READ COMMITTED."
+        ),
+        "workflow.enqueue_too_large": "The payloads of one call are too large for one statement.",
+        "workflow.external_completion_unsupported_isolation": (
+            "The completion of a gate joined a transaction stronger than READ COMMITTED."
+        ),
+        "workflow.external_step_conflicting_completion_retry": (
+            "The gate was completed before, in another way."
+        ),
+        "workflow.external_step_conflicting_output_retry": (
+            "The gate was completed before, with another output."
+        ),
+        "workflow.external_step_not_external": "The step is a job, not a gate.",
+        "workflow.external_step_not_found": "The run has no step of that key.",
+        "workflow.external_step_not_waiting": "The gate is not open yet.",
+        "workflow.handle_storage_error": "The database could not be asked about the run.",
+        "workflow.legacy_idempotency_snapshot_missing": (
+            "The run with this key was stored without its request, so nothing can be compared."
+        ),
+        "workflow.release_conflict": "Another transaction holds the run; nothing was changed.",
+        "workflow.result_missing": "The run succeeded, but its result step gave no output.",
+        "workflow.result_not_declared": "The run declared no result step.",
+        "workflow.result_unsuccessful_terminal": "The run ended without success.",
+        "workflow.result_wait_timeout": "The run had not ended when the time was up.",
+        "workflow.run_not_found": "No run of that id is in scope.",
+        "workflow.terminal_completion_unsupported_isolation": (
+            "The end of a workflow's job joined a transaction stronger than READ COMMITTED."
+        ),
     }
 )
 """What each code means, for documentation and for tests that must know all codes."""
@@ -160,6 +221,13 @@ NEXT_STEPS: Final[Mapping[str, str]] = MappingProxyType(
         "job.workflow_requeue_not_supported": "Leave the job to its run.",
         "job_definition.active_schedule_exists": "Deactivate the schedules first.",
         "job_definition.disable_unsupported_isolation": _READ_COMMITTED,
+        "job_schedule.claimed_schedule_missing": "Let the plan write nothing to schedules.",
+        "job_schedule.definition_not_found_or_disabled": (
+            "Sync or enable the definition first, or switch the schedule off."
+        ),
+        "job_schedule.exhausted": "Change the cron expression, or delete the schedule.",
+        "job_schedule.plan_failed": "Read the message on the schedule, and store it anew.",
+        "job_schedule.sync_unsupported_isolation": _READ_COMMITTED,
         "schema.legacy_idempotency_snapshots_missing": (
             "Let those rows end and delete them, or clear their keys, then migrate again."
         ),
@@ -171,6 +239,32 @@ NEXT_STEPS: Final[Mapping[str, str]] = MappingProxyType(
         "schema.migration_unsupported_isolation": _READ_COMMITTED,
         "schema.missing_migration_history": _MIGRATE,
         "schema.server_too_old": "Upgrade the server.",
+        "workflow.already_enqueued": "Try again; report it if it stays.",
+        "workflow.append_conflicting_retry": "Use a mutation key for one append only.",
+        "workflow.append_terminal_run": "Enqueue another run.",
+        "workflow.append_unsupported_isolation": _READ_COMMITTED,
+        "workflow.append_window_not_open": "Append while the gate waits.",
+        "workflow.cancel_unsupported_isolation": _READ_COMMITTED,
+        "workflow.definition_not_found_or_disabled": (
+            "Start a worker whose catalog has the type, or call `upsert_job_definition`."
+        ),
+        "workflow.enqueue_conflicting_retry": "Use a key for one request only; the run stands.",
+        "workflow.enqueue_idempotency_unsupported_isolation": _READ_COMMITTED,
+        "workflow.enqueue_too_large": "Split the call, or store what is large elsewhere.",
+        "workflow.external_completion_unsupported_isolation": _READ_COMMITTED,
+        "workflow.external_step_conflicting_completion_retry": "Read the step: its end stands.",
+        "workflow.external_step_conflicting_output_retry": "Read the step: its output stands.",
+        "workflow.external_step_not_waiting": "Complete it once its prerequisites have ended.",
+        "workflow.handle_storage_error": "Ask again; the run goes on. Its cause tells more.",
+        "workflow.legacy_idempotency_snapshot_missing": (
+            "Use another key, or clear the old row's key."
+        ),
+        "workflow.release_conflict": "Repeat the call; the transaction goes on.",
+        "workflow.result_missing": "Let the handler of the result step return an output.",
+        "workflow.result_not_declared": "Declare a result step, or read the steps.",
+        "workflow.result_unsuccessful_terminal": "Read the steps: one failed or was canceled.",
+        "workflow.result_wait_timeout": "Wait again, or for longer.",
+        "workflow.terminal_completion_unsupported_isolation": _READ_COMMITTED,
     }
 )
 """What to do about a code, where its category does not say enough."""

@@ -19,6 +19,8 @@ from runledger_core import (
     ValidationError,
 )
 
+from ._whole import KEPT_BACK
+
 _READ_ONLY: Final = "25006"
 _FEATURE_NOT_SUPPORTED: Final = "0A000"
 _SETTING_CHECK: Final = "call_bool_check_hook"
@@ -132,7 +134,12 @@ _C, _V, _F, _I, _U = (
     ErrorCategory.UNAVAILABLE,
 )
 
+_CONTRADICTION: Final = ConstraintSpec(
+    "workflow.internal_state", _I, "the counters of a workflow run do not fit its steps"
+)
 _CONSTRAINTS: Final[dict[str, ConstraintSpec]] = {
+    "chk_workflow_runs_counters": _CONTRADICTION,
+    "chk_workflow_steps_counts": _CONTRADICTION,
     "uq_job_queue_type_idempotency_org": ConstraintSpec(
         "job.already_enqueued", _C, "a job with this key exists"
     ),
@@ -181,6 +188,11 @@ _SQLSTATE_CLASSES: Final[dict[str, ConstraintSpec]] = {
     "40": ConstraintSpec("db.serialization_failure", _U, "transactions collided; retry"),
     "55": ConstraintSpec("db.object_not_ready", _U, "the object is in use; retry"),
 }
+
+_INVALID_TEXT: Final = "22P02"
+_ROWS_KEPT_BACK: Final = ConstraintSpec(
+    "workflow.internal_state", _I, "a trigger keeps a part of the workflow from its rows"
+)
 
 _UNAVAILABLE: Final = _SQLSTATE_CLASSES["08"]
 _OUTCOME_UNKNOWN: Final = ConstraintSpec(
@@ -248,6 +260,8 @@ def _by_sqlstate(error: psycopg.Error, sqlstate: str | None) -> ConstraintSpec:
     if sqlstate == _FEATURE_NOT_SUPPORTED and error.diag.source_function == _SETTING_CHECK:
         # BEGIN READ WRITE, on a standby behind a pooler that had been told of a primary.
         return _SQLSTATES[_READ_ONLY]
+    if sqlstate == _INVALID_TEXT and KEPT_BACK in (error.diag.message_primary or ""):
+        return _ROWS_KEPT_BACK
     # The server ended the session, for a reason of any class: idle in a transaction is 25P03.
     return _UNAVAILABLE if is_end_of_session(error) else _QUERY_FAILED
 

@@ -22,6 +22,7 @@ from runledger_core import (
     decode_json,
     encode_json,
 )
+from runledger_core.limits import INT32_MAX
 
 from ._arguments import check_lock_timeout
 from ._database import Database
@@ -29,8 +30,6 @@ from ._paging import require_page
 from ._rows import Statement, column
 from ._session import DEFAULT_LOCK_TIMEOUT_MS, Bound, run
 from .errors import QueryError, refusal
-
-_INT32_MAX: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +236,7 @@ def _parameters(
     return {
         "job_type": JobType(job_type),
         "schema_version": check_int(
-            schema_version, field="schema_version", minimum=1, maximum=_INT32_MAX
+            schema_version, field="schema_version", minimum=1, maximum=INT32_MAX
         ),
         "config": encode_json(config, field="config", max_bytes=current_limits().metadata_bytes),
         "updated_by_user_id": updated_by_user_id,

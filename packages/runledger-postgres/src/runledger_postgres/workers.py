@@ -18,13 +18,13 @@ from runledger_core import (
     codes,
     sanitize_text,
 )
+from runledger_core.limits import INT32_MAX
 
 from ._arguments import check_kind
 from ._database import Database
 from ._rows import Statement, column
 from ._session import Bound, run
 
-_INT32_MAX: Final = 2**31 - 1
 _HOST_BYTES: Final = 255
 _VERSION_BYTES: Final = 100
 _DAY: Final = timedelta(days=1)
@@ -76,8 +76,8 @@ class WorkerReport:
         store(self, "host", sanitize_text(self.host, max_bytes=_HOST_BYTES))
         store(self, "version", sanitize_text(self.version, max_bytes=_VERSION_BYTES))
         store(self, "job_types", tuple(JobType(job_type) for job_type in self.job_types))
-        check_int(self.pid, field="pid", minimum=0, maximum=_INT32_MAX)
-        check_int(self.concurrency, field="concurrency", minimum=0, maximum=_INT32_MAX)
+        check_int(self.pid, field="pid", minimum=0, maximum=INT32_MAX)
+        check_int(self.concurrency, field="concurrency", minimum=0, maximum=INT32_MAX)
         store(self, "state", check_choice(self.state, field="state", choices=WorkerState))
 
 

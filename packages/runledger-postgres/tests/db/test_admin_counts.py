@@ -20,13 +20,6 @@ ORGANIZATION = UUID("01900000-0000-7000-8000-000000000001")
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 
 
-@pytest.fixture
-def pool(runledger_pool):
-    with runledger_pool.connection() as connection:
-        connection.execute("INSERT INTO runledger.job_definitions (job_type) VALUES ('test.job')")
-    return runledger_pool
-
-
 def seed(pool, count: int = 1, *, status: str = "PENDING", **options) -> None:
     jobs = enqueue_jobs(pool, [JobEnqueue("test.job", {}, **options) for _ in range(count)])
     lease = ", worker_id = 'w', lease_expires_at = now()" if status == "LEASED" else ""

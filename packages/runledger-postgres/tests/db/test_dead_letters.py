@@ -38,13 +38,6 @@ INSERT_DEAD_LETTERS = """
 """
 
 
-@pytest.fixture
-def pool(runledger_pool):
-    with runledger_pool.connection() as connection:
-        connection.execute("INSERT INTO runledger.job_definitions (job_type) VALUES ('test.job')")
-    return runledger_pool
-
-
 def insert_dead_letters(pool, *, count: int, failed_at: str, organization_id=None) -> None:
     parameters = {"count": count, "failed_at": failed_at, "organization_id": organization_id}
     with pool.connection() as connection:

@@ -224,7 +224,7 @@ def test_first_syncs_of_many_programs_at_once_all_succeed(
 
     def sync(number: int) -> None:
         given = random.Random(number).sample(specs, len(specs))
-        with psycopg.connect(runledger_database.dsn, autocommit=True) as db:
+        with runledger_database.connect(autocommit=True) as db:
             for _ in range(5):
                 if barrier.wait(30) == 0:
                     connection.execute("DELETE FROM runledger.job_definitions")
@@ -243,7 +243,7 @@ def test_syncs_of_overlapping_types_never_deadlock(runledger_database: Temporary
 
     def sync(number: int) -> None:
         chance = random.Random(number)
-        with psycopg.connect(runledger_database.dsn, autocommit=True) as db:
+        with runledger_database.connect(autocommit=True) as db:
             barrier.wait(30)
             for version in range(1, 11):
                 chosen = chance.sample(types, 6)

@@ -19,8 +19,6 @@ from runledger_postgres.errors import QueryError
 from runledger_test_support import Interleaving, Session, Step, StepContext, permute
 from runledger_test_support import TemporaryDatabase as Database
 
-pytestmark = pytest.mark.core
-
 CONNECTIONS = 16
 MAIL = JobDefinitionSpec("mail")
 MAIL_DISABLED = JobDefinitionSpec("mail", is_enabled=False)
@@ -223,7 +221,7 @@ def test_of_many_inserts_at_the_same_time_one_inserts(runledger_database: Databa
     barrier = threading.Barrier(CONNECTIONS)
 
     def insert(number: int) -> bool:
-        with psycopg.connect(runledger_database.dsn, autocommit=True) as db:
+        with runledger_database.connect(autocommit=True) as db:
             barrier.wait(30)
             spec = JobDefinitionSpec("mail", version=number + 1)
             return insert_job_definition_if_missing(db, spec)
@@ -241,7 +239,7 @@ def test_of_many_upserts_at_the_same_time_each_is_whole(runledger_database: Data
     barrier = threading.Barrier(CONNECTIONS)
 
     def upsert(number: int) -> tuple[int, int]:
-        with psycopg.connect(runledger_database.dsn, autocommit=True) as db:
+        with runledger_database.connect(autocommit=True) as db:
             barrier.wait(30)
             spec = JobDefinitionSpec("mail", version=number, max_attempts=number)
             stored = upsert_job_definition(db, spec)

@@ -10,10 +10,11 @@ from runledger_core import ConflictError, JobEnqueue, JobStage, Scope, Validatio
 from runledger_postgres import enqueue_job, enqueue_jobs
 from runledger_postgres.lifecycle import (
     cancel_job,
-    claim_jobs,
     complete_job_success,
     requeue_job,
 )
+
+from ._one_job import claim
 
 pytestmark = pytest.mark.core
 
@@ -42,13 +43,6 @@ def execute(pool, statement: str) -> None:
 
 def enqueue_second(pool, request: JobEnqueue):
     return enqueue_jobs(pool, [JobEnqueue("test.job", {}), request, request])
-
-
-def claim(pool):
-    (job,) = claim_jobs(
-        pool, worker_id="worker", limit=1, lease_ttl_seconds=60, job_types=["test.job"]
-    )
-    return job.lease
 
 
 def test_repeated_request_gets_the_job_of_the_first(pool, observer):

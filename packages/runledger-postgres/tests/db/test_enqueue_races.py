@@ -27,13 +27,6 @@ PATIENCE_SECONDS = 30
 
 
 @pytest.fixture
-def database(runledger_database):
-    with runledger_database.connect() as connection:
-        connection.execute("INSERT INTO runledger.job_definitions (job_type) VALUES ('test.job')")
-    return runledger_database
-
-
-@pytest.fixture
 def wide_pool(database, runledger_connection_budget):
     with (
         runledger_connection_budget.acquire(LOAD + 4),

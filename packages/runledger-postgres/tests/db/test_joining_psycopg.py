@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import UTC
 from typing import Any
 from uuid import UUID
@@ -11,12 +11,21 @@ from psycopg.adapt import PyFormat
 from psycopg.pq import Format
 from psycopg.rows import args_row, dict_row, kwargs_row, namedtuple_row, scalar_row, tuple_row
 
-from runledger_core import ConflictError, JobEnqueue, Scope, ValidationError
+from runledger_core import (
+    ConflictError,
+    JobEnqueue,
+    JobScheduleUpsert,
+    Scope,
+    ValidationError,
+)
 from runledger_postgres import enqueue_job, enqueue_jobs, get_job
 from runledger_postgres.errors import QueryError
 from runledger_postgres.jobs import JobRecord
-
-pytestmark = pytest.mark.core
+from runledger_postgres.schedules import (
+    delete_job_schedule,
+    set_job_schedule_active,
+    upsert_job_schedule,
+)
 
 BYTES_OID = 17
 BYTES_LOADER: Any = psycopg.adapters.get_loader(BYTES_OID, Format.TEXT)
@@ -72,6 +81,7 @@ def test_idle_autocommit_connection_gets_a_transaction_of_our_own(database, obse
     assert connection.info.transaction_status.name == "IDLE"
 
 
+@pytest.mark.core
 @ways
 @places
 def test_transaction_block_of_an_autocommit_connection_is_joined(
@@ -114,6 +124,7 @@ def test_connection_without_autocommit_is_never_committed_by_us(
     assert connection.info.transaction_status.name == "INTRANS"
 
 
+@pytest.mark.core
 @ways
 @places
 def test_commit_of_the_caller_commits_both(database, observer, enqueue, is_first):
@@ -127,6 +138,7 @@ def test_commit_of_the_caller_commits_both(database, observer, enqueue, is_first
     assert (observer.jobs(), observer.value(SEE_ORDERS)) == (1, 1 if is_first else 2)
 
 
+@pytest.mark.core
 @ways
 @places
 @pytest.mark.parametrize("end", [psycopg.Connection.rollback, psycopg.Connection.close])
@@ -140,6 +152,7 @@ def test_rollback_or_close_of_the_caller_undoes_both(database, observer, enqueue
     assert (observer.jobs(), observer.value(SEE_ORDERS)) == (0, 0)
 
 
+@pytest.mark.core
 @ways
 def test_nested_block_that_is_rolled_back_takes_only_the_job(database, observer, enqueue):
     connection = database.connect()
@@ -164,6 +177,7 @@ def test_nested_block_that_ends_well_keeps_the_job(database, observer, enqueue):
     assert (observer.jobs(), observer.value(SEE_ORDERS)) == (1, 1)
 
 
+@pytest.mark.core
 def test_two_phase_transaction_is_joined(database, observer):
     connection = database.connect()
     connection.tpc_begin("enqueue")
@@ -174,6 +188,7 @@ def test_two_phase_transaction_is_joined(database, observer):
     assert observer.jobs() == 0
 
 
+@pytest.mark.core
 @ways
 @pytest.mark.parametrize("autocommit", [True, False])
 @pytest.mark.parametrize("prepare_threshold", [0, None, 5])
@@ -185,6 +200,44 @@ def test_every_prepare_threshold_works(database, observer, enqueue, autocommit, 
     connection.commit()
 
     assert observer.jobs() == len(ids)
+
+
+@pytest.mark.parametrize("in_pipeline", [False, True])
+@pytest.mark.parametrize("prepare_threshold", [0, 1, None, 5])
+def test_refusal_forgets_no_statement_that_is_prepared_after_it(
+    database, in_pipeline, prepare_threshold
+):
+    connection = database.connect()
+    connection.prepare_threshold = prepare_threshold
+
+    with connection.pipeline() if in_pipeline else nullcontext():
+        for _ in range(3):
+            for _ in range(3):
+                assert not set_job_schedule_active(connection, "nobody", is_active=True)
+            with pytest.raises(QueryError):
+                upsert_job_schedule(
+                    connection, JobScheduleUpsert("nightly", "nobody", cron_expr="@daily")
+                )
+            for _ in range(2):
+                assert connection.execute("SELECT 1", prepare=True).fetchone() == (1,)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("calls", range(8))
+def test_statement_that_a_refusal_kept_from_the_server_is_prepared_again(database, calls):
+    connection, holder = database.connect(), database.connect()
+    upsert_job_schedule(holder, JobScheduleUpsert("nightly", "test.job", cron_expr="@daily"))
+    holder.commit()
+    holder.execute("SELECT FROM runledger.job_schedules FOR UPDATE")
+
+    for number in (1, calls):
+        for _ in range(number):
+            assert not delete_job_schedule(connection, "nobody")
+        with pytest.raises(QueryError) as refused:
+            delete_job_schedule(connection, "nightly", lock_timeout_ms=1)
+        assert refused.value.code == "db.lock_timeout"
+
+    assert not delete_job_schedule(connection, "nobody")
 
 
 @ways
@@ -229,6 +282,7 @@ def test_cursors_are_ours_whatever_the_callers_cursor_factory(
     assert connection.cursor_factory is cursor_factory
 
 
+@pytest.mark.core
 def test_open_server_cursor_of_the_caller_goes_on_afterwards(database):
     connection = database.connect()
     with connection.cursor(name="his") as cursor:
@@ -240,6 +294,7 @@ def test_open_server_cursor_of_the_caller_goes_on_afterwards(database):
         assert cursor.fetchall() == [(2,), (3,)]
 
 
+@pytest.mark.core
 def test_loaders_and_dumpers_of_the_callers_connection_do_not_reach_ours(database):
     connection = database.connect()
     for name in ("uuid", "jsonb", "timestamptz", "int8", "text"):
@@ -290,6 +345,7 @@ def test_settings_of_the_caller_are_unchanged(database, enqueue):
     assert connection.prepare_threshold == database.prepare_threshold
 
 
+@pytest.mark.core
 def test_read_only_transaction_is_refused_by_the_server_and_coded(database, observer):
     connection = database.connect()
     connection.read_only = True
@@ -303,6 +359,7 @@ def test_read_only_transaction_is_refused_by_the_server_and_coded(database, obse
     assert observer.jobs() == 0
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("autocommit", [True, False])
 @pytest.mark.parametrize(
     ("requests", "code"),
@@ -339,6 +396,7 @@ def test_refusal_leaves_the_callers_transaction_usable(
     assert (observer.jobs(), observer.value(SEE_ORDERS)) == (1, 1)
 
 
+@pytest.mark.core
 def test_failed_transaction_is_refused_until_it_is_rolled_back(database, observer):
     connection = database.connect()
     with pytest.raises(psycopg.errors.DivisionByZero):
@@ -354,6 +412,7 @@ def test_failed_transaction_is_refused_until_it_is_rolled_back(database, observe
     assert observer.jobs() == 1
 
 
+@pytest.mark.core
 def test_connection_in_mid_copy_is_refused_and_the_copy_goes_on(database, observer):
     connection = database.connect()
     with connection.cursor().copy("COPY public.orders FROM STDIN") as copy:
@@ -369,6 +428,7 @@ def test_connection_in_mid_copy_is_refused_and_the_copy_goes_on(database, observ
     assert (observer.jobs(), observer.value(SEE_ORDERS)) == (0, 2)
 
 
+@pytest.mark.core
 def test_connection_in_mid_stream_is_refused_and_the_stream_goes_on(database):
     connection = database.connect(autocommit=True)
     stream = connection.cursor().stream("SELECT generate_series(1, 3)")
@@ -381,6 +441,7 @@ def test_connection_in_mid_stream_is_refused_and_the_stream_goes_on(database):
     assert list(stream) == [(2,), (3,)]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("autocommit", [True, False])
 def test_closed_connection_is_unavailable(database, autocommit):
     connection = database.connect(autocommit=autocommit)
@@ -392,6 +453,7 @@ def test_closed_connection_is_unavailable(database, autocommit):
     assert caught.value.code == "db.unavailable"
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("autocommit", [True, False])
 def test_connection_that_the_server_ended_is_unavailable(database, observer, autocommit):
     connection = database.connect_directly(autocommit=autocommit)

@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 
 import psycopg
 import psycopg_pool
@@ -36,7 +37,7 @@ def refused_code(db) -> str:
 @pytest.mark.parametrize(
     "db",
     [None, "postgresql://localhost/db", 5, object(), {}, psycopg, psycopg.Connection],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_what_is_no_connection_is_refused(db):
     assert refused_code(db) == "db.unsupported_connection"
@@ -44,7 +45,8 @@ def test_what_is_no_connection_is_refused(db):
 
 def test_connection_of_another_driver_is_refused():
     assert refused_code(ForeignConnection()) == "db.unsupported_connection"
-    assert refused_code(sqlite3.connect(":memory:")) == "db.unsupported_connection"
+    with closing(sqlite3.connect(":memory:")) as connection:
+        assert refused_code(connection) == "db.unsupported_connection"
 
 
 def test_cursor_is_refused(runledger_database):

@@ -4,8 +4,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from runledger_core import UNSET, JobEnqueue, JobLease, NotFoundError, Scope, ValidationError
-from runledger_postgres import enqueue_job
+from runledger_core import UNSET, JobLease, NotFoundError, Scope, ValidationError
 from runledger_postgres.jobs import (
     LOG_END,
     JobLogEntry,
@@ -14,29 +13,13 @@ from runledger_postgres.jobs import (
     insert_job_logs,
     list_job_logs,
 )
-from runledger_postgres.lifecycle import claim_jobs, heartbeat_job, release_job, requeue_job
+from runledger_postgres.lifecycle import heartbeat_job, release_job, requeue_job
 from runledger_test_support import expire_lease
+
+from ._one_job import claim, enqueue
 
 ADMIN = Scope.ADMIN
 ORGANIZATION = UUID("01900000-0000-7000-8000-000000000001")
-
-
-@pytest.fixture
-def pool(runledger_pool):
-    with runledger_pool.connection() as connection:
-        connection.execute("INSERT INTO runledger.job_definitions (job_type) VALUES ('test.job')")
-    return runledger_pool
-
-
-def enqueue(pool, *, organization_id: UUID | None = None) -> UUID:
-    return enqueue_job(pool, JobEnqueue("test.job", {}, organization_id=organization_id)).id
-
-
-def claim(pool) -> JobLease:
-    (job,) = claim_jobs(
-        pool, worker_id="worker", limit=1, lease_ttl_seconds=60, job_types=["test.job"]
-    )
-    return job.lease
 
 
 def messages(pool, job_id: UUID, **page) -> list[str]:

@@ -21,7 +21,6 @@ from runledger_postgres.migrations._turn import MIGRATION_LOCK_KEY
 from runledger_test_support import TemporaryDatabase
 
 NAMES = [migration.name for migration in bundled_migrations()]
-PROCESSES = 16
 OLD_WORKERS = 4
 
 # Says that it is ready, waits for a line, migrates, and prints what it applied.
@@ -38,7 +37,7 @@ with connect_pool(sys.argv[1], max_size=1) as pool:
 print(json.dumps(applied))
 """
 
-# For each number of answers from the server, one child migrates and dies when it has them.
+# For each number of answers from the server, in steps, a child migrates and dies when it has them.
 DYING_PROGRAM = """
 import itertools, json, os, sys
 import psycopg
@@ -54,7 +53,7 @@ class DyingConnection(psycopg.Connection):
                 os._exit(9)
         return result
 
-for answers in itertools.count(1):
+for answers in itertools.count(1, int(sys.argv[2])):
     child = os.fork()
     if child == 0:
         with DyingConnection.connect(sys.argv[1], autocommit=True) as connection:
@@ -77,9 +76,9 @@ SELECT
 """
 
 
-def start(program: str, dsn: str) -> subprocess.Popen[str]:
+def start(program: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", program, dsn],
+        [sys.executable, "-c", program, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -117,27 +116,27 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def test_processes_that_start_together_on_an_empty_database_all_succeed(
-    runledger_unmigrated_database: TemporaryDatabase,
+    runledger_unmigrated_database: TemporaryDatabase, scaled: Callable[..., int]
 ):
-    processes = [
-        start(MIGRATING_PROGRAM, runledger_unmigrated_database.dsn) for _ in range(PROCESSES)
-    ]
-    assert [listen(process) for process in processes] == ["ready"] * PROCESSES
+    count = scaled(ci=6, full=16)
+    processes = [start(MIGRATING_PROGRAM, runledger_unmigrated_database.dsn) for _ in range(count)]
+    assert [listen(process) for process in processes] == ["ready"] * count
 
     for process in processes:
         tell(process, "go")
     outputs = [process.communicate(timeout=120)[0] for process in processes]
 
-    assert [process.returncode for process in processes] == [0] * PROCESSES
+    assert [process.returncode for process in processes] == [0] * count
     applied = sorted((json.loads(output) for output in outputs), key=len)
-    assert applied == [[]] * (PROCESSES - 1) + [NAMES]
+    assert applied == [[]] * (count - 1) + [NAMES]
 
 
 def test_runner_killed_after_any_answer_leaves_all_or_nothing(
-    runledger_unmigrated_database: TemporaryDatabase,
+    runledger_unmigrated_database: TemporaryDatabase, scaled: Callable[..., int]
 ):
+    stride = scaled(ci=4, full=1)
     connection = runledger_unmigrated_database.connect(autocommit=True)
-    process = start(DYING_PROGRAM, runledger_unmigrated_database.dsn)
+    process = start(DYING_PROGRAM, runledger_unmigrated_database.dsn, str(stride))
     deaths = 0
 
     while (status := listen(process)) == "9":
@@ -151,7 +150,7 @@ def test_runner_killed_after_any_answer_leaves_all_or_nothing(
     tell(process, "enough")
     process.communicate(timeout=30)
     assert status == "0"
-    assert deaths >= 20
+    assert deaths >= 20 // stride
     ensure_schema_compatible(connection)
 
 

@@ -24,35 +24,22 @@ from runledger_postgres.jobs import (
     update_job_payload_uuid_array_field,
 )
 from runledger_postgres.lifecycle import (
-    claim_jobs,
     complete_job_failure,
     complete_job_success,
     release_job,
     requeue_job,
 )
 
+from ._one_job import claim
+
 ADMIN = Scope.ADMIN
 ORGANIZATION = UUID("01900000-0000-7000-8000-000000000001")
 ONE, TWO = UUID(int=1), UUID(int=2)
 
 
-@pytest.fixture
-def pool(runledger_pool):
-    with runledger_pool.connection() as connection:
-        connection.execute("INSERT INTO runledger.job_definitions (job_type) VALUES ('test.job')")
-    return runledger_pool
-
-
 def enqueue(pool, payload: JsonInput = None, **options) -> UUID:
     request = JobEnqueue("test.job", {"kept": True} if payload is None else payload, **options)
     return enqueue_job(pool, request).id
-
-
-def claim(pool):
-    (job,) = claim_jobs(
-        pool, worker_id="worker", limit=1, lease_ttl_seconds=60, job_types=["test.job"]
-    )
-    return job.lease
 
 
 def edit(pool, job_id: UUID, **changes):

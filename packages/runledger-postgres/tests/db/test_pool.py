@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import time
 
-import pytest
 from psycopg.conninfo import make_conninfo
 
 from runledger_core import JobEnqueue
@@ -11,13 +10,6 @@ from runledger_postgres.errors import QueryError
 from runledger_test_support import FaultProxy, ProxyMode, ScopedEnv
 
 REQUEST = JobEnqueue("test.job", {})
-
-
-@pytest.fixture
-def database(runledger_database):
-    with runledger_database.connect() as connection:
-        connection.execute("INSERT INTO runledger.job_definitions (job_type) VALUES ('test.job')")
-    return runledger_database
 
 
 def test_pool_takes_its_connection_string_from_the_environment(database, observer):

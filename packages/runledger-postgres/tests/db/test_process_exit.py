@@ -38,6 +38,7 @@ def dsn(runledger_database, runledger_pool) -> str:
     return runledger_database.dsn
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("options", [[], ["-X", "dev", "-W", "error"]])
 def test_script_that_enqueues_and_ends_is_silent_and_quick(dsn, options):
     code, stderr, seconds = run(ENQUEUE, dsn, *options)
@@ -66,3 +67,12 @@ def test_script_that_ends_by_an_exception_shows_only_that(dsn):
     code, stderr, _ = run(f"{ENQUEUE}\nraise SystemExit('enough')", dsn, "-X", "dev", "-W", "error")
 
     assert (code, stderr) == (1, "enough\n")
+
+
+def test_script_that_ends_by_an_error_shows_its_traceback_and_nothing_else(dsn):
+    code, stderr, _ = run(f"{ENQUEUE}\n1 / 0", dsn, "-X", "dev", "-W", "error")
+
+    assert code == 1
+    assert stderr.startswith("Traceback (most recent call last):\n")
+    assert stderr.count("Traceback") == 1
+    assert stderr.endswith("ZeroDivisionError: division by zero\n")

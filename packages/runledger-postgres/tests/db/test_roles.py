@@ -22,11 +22,13 @@ from runledger_core import (
     JobFailure,
     JobLease,
     JobProgressUpdate,
+    JobScheduleUpsert,
     JobStatus,
     Scope,
 )
 from runledger_postgres import (
     JobFilter,
+    ScheduleFire,
     WorkerReport,
     cancel_job,
     claim_jobs,
@@ -37,6 +39,7 @@ from runledger_postgres import (
     enqueue_job,
     enqueue_jobs,
     ensure_schema_compatible,
+    fire_due_schedules,
     get_job,
     get_job_metrics,
     heartbeat_job,
@@ -45,6 +48,7 @@ from runledger_postgres import (
     list_job_attempts,
     list_job_events,
     list_job_logs,
+    list_job_schedules,
     list_jobs,
     list_workers,
     oldest_waiting_jobs,
@@ -54,10 +58,12 @@ from runledger_postgres import (
     remove_worker,
     requeue_job,
     sync_job_definitions,
+    sync_job_schedules_exact,
     update_job_payload_uuid_array_field,
     update_job_progress,
     upsert_job_definition,
     upsert_job_runtime_config,
+    upsert_job_schedule,
 )
 from runledger_test_support import expire_lease
 
@@ -65,6 +71,7 @@ pytestmark = pytest.mark.core
 
 GUIDE = Path(__file__).resolve().parents[4] / "docs/guides/operations.md"
 JOB_TYPE = "test.job"
+NIGHTLY = JobScheduleUpsert("nightly", JOB_TYPE, cron_expr="@daily")
 
 Pool = ConnectionPool[psycopg.Connection[Any]]
 
@@ -197,6 +204,17 @@ def test_worker_role_may_not_change_the_schema(pool_of, statement):
         connection.execute(statement)
 
 
+def test_worker_role_stores_syncs_and_fires_schedules(pool_of):
+    pool = pool_of("shop_worker")
+
+    upsert_job_schedule(pool, NIGHTLY)
+    result = fire_due_schedules(pool, lambda due: ScheduleFire(None, due.now), limit=1)
+    synced = sync_job_schedules_exact(pool, [NIGHTLY], scope=["nightly"])
+
+    assert [fire.name for fire in result.fired] == ["nightly"]
+    assert synced.synced == ("nightly",)
+
+
 def test_reader_role_reads_everything(pool_of, runledger_pool):
     job = enqueue_job(runledger_pool, JobEnqueue(JOB_TYPE, {})).id
     pool = pool_of("shop_reader")
@@ -213,6 +231,7 @@ def test_reader_role_reads_everything(pool_of, runledger_pool):
     assert list_job_logs(pool, job, scope=Scope.ADMIN) == []
     assert list_dead_letters(pool, scope=Scope.ADMIN) == []
     assert list_workers(pool) == []
+    assert list_job_schedules(pool) == []
 
 
 @pytest.mark.parametrize(
@@ -222,8 +241,9 @@ def test_reader_role_reads_everything(pool_of, runledger_pool):
         lambda pool: claim_jobs(pool, worker_id="worker-1", limit=1, lease_ttl_seconds=60),
         lambda pool: upsert_job_definition(pool, JobDefinitionSpec("other.job")),
         lambda pool: remove_worker(pool, "worker-1"),
+        lambda pool: upsert_job_schedule(pool, NIGHTLY),
     ],
-    ids=["enqueue", "claim", "define", "forget a worker"],
+    ids=["enqueue", "claim", "define", "forget a worker", "schedule"],
 )
 def test_reader_role_changes_nothing(pool_of, operation):
     pool = pool_of("shop_reader")

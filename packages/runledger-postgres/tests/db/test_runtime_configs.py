@@ -96,7 +96,7 @@ def test_of_many_inserts_at_the_same_time_one_inserts(
     barrier = threading.Barrier(CONNECTIONS)
 
     def insert(number: int) -> bool:
-        with psycopg.connect(runledger_database.dsn, autocommit=True) as db:
+        with runledger_database.connect(autocommit=True) as db:
             barrier.wait(30)
             return insert_job_runtime_config_if_missing(
                 db, "mail", schema_version=1, config={"number": number}

@@ -18,13 +18,6 @@ KEYED_REQUEST = JobEnqueue("test.job", {"n": 1}, idempotency_key="key")
 KEYED_BATCH = [REQUEST, KEYED_REQUEST, KEYED_REQUEST]
 
 
-@pytest.fixture
-def database(runledger_database):
-    with runledger_database.connect() as connection:
-        connection.execute("INSERT INTO runledger.job_definitions (job_type) VALUES ('test.job')")
-    return runledger_database
-
-
 @pytest.fixture(params=["database", "role"])
 def hostile_dsn(request, database, observer):
     """Makes a connection string whose sessions start with settings of that level."""

@@ -7,19 +7,15 @@ import pytest
 from runledger_core import (
     UNSET,
     JobCompletion,
-    JobEnqueue,
     JobEventType,
     JobFailure,
-    JobLease,
     JobOutcome,
     JobProgressUpdate,
     Scope,
 )
-from runledger_postgres import enqueue_job
 from runledger_postgres.jobs import JobEventCursor, list_job_attempts, list_job_events
 from runledger_postgres.lifecycle import (
     cancel_job,
-    claim_jobs,
     complete_job_failure,
     complete_job_success,
     release_job,
@@ -28,26 +24,10 @@ from runledger_postgres.lifecycle import (
 )
 from runledger_test_support import make_due
 
+from ._one_job import claim, enqueue
+
 ADMIN = Scope.ADMIN
 ORGANIZATION = UUID("01900000-0000-7000-8000-000000000001")
-
-
-@pytest.fixture
-def pool(runledger_pool):
-    with runledger_pool.connection() as connection:
-        connection.execute("INSERT INTO runledger.job_definitions (job_type) VALUES ('test.job')")
-    return runledger_pool
-
-
-def enqueue(pool, *, organization_id: UUID | None = None) -> UUID:
-    return enqueue_job(pool, JobEnqueue("test.job", {}, organization_id=organization_id)).id
-
-
-def claim(pool) -> JobLease:
-    (job,) = claim_jobs(
-        pool, worker_id="worker", limit=1, lease_ttl_seconds=60, job_types=["test.job"]
-    )
-    return job.lease
 
 
 def live_a_full_life(pool) -> UUID:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -16,13 +17,6 @@ EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
 LATEST = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
 
 
-@pytest.fixture
-def pool(runledger_pool):
-    with runledger_pool.connection() as connection:
-        connection.execute("INSERT INTO runledger.job_definitions (job_type) VALUES ('test.job')")
-    return runledger_pool
-
-
 def enqueue(pool) -> UUID:
     return enqueue_job(pool, JobEnqueue("test.job", {})).id
 
@@ -35,12 +29,17 @@ def change(pool, assignment: str, **parameters) -> None:
 @pytest.mark.parametrize(
     ("column", "json"),
     [
-        ("payload", '{"n": 1e5000}'),
-        ("checkpoint", "[1e5000]"),
-        ("output", "1e5000"),
-        ("payload", "[" * 3_000 + "]" * 3_000),
+        pytest.param("payload", '{"n": 1e5000}', id="payload"),
+        pytest.param("checkpoint", "[1e5000]", id="checkpoint"),
+        pytest.param("output", "1e5000", id="output"),
+        pytest.param(
+            "payload",
+            "[" * 3_000 + "]" * 3_000,
+            id="depth",
+            # It reads JSON as deep as PostgreSQL stores it.
+            marks=pytest.mark.skipif(sys.version_info >= (3, 13), reason="Python 3.13 reads it"),
+        ),
     ],
-    ids=["payload", "checkpoint", "output", "depth"],
 )
 def test_unreadable_json_fails_the_detail_and_not_the_list(pool, column, json):
     job_id, neighbour = enqueue(pool), enqueue(pool)

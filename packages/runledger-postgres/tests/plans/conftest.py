@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import psycopg
@@ -153,13 +153,16 @@ def mode(request: pytest.FixtureRequest) -> PlanMode:
     return request.param
 
 
+# Of these databases there are none in a workflow; what ends in runs is `test_settle_plans`.
+_EMPTY_TABLES: Final = frozenset({"workflow_runs"})
+
+
 def problems_of(plans: list[Plan], *, rows: int) -> list[str]:
     """Return what is not as good as promised, for work on `rows` rows (limit times types)."""
     problems: list[str] = []
     for place, plan in enumerate(plans, 1):
-        found = [
-            f"reads all of {relation}" for relation in plan.sequential_scans(ignored=SMALL_TABLES)
-        ]
+        ignored = SMALL_TABLES | _EMPTY_TABLES
+        found = [f"reads all of {relation}" for relation in plan.sequential_scans(ignored=ignored)]
         figures = (
             ("rows of tables", plan.heap_rows(ignored=SMALL_TABLES), 4 * rows),
             ("rows to sort", plan.sorted_rows(), rows),

@@ -12,10 +12,21 @@ from typing import TYPE_CHECKING, Final
 from ._version import __version__
 
 if TYPE_CHECKING:
+    from .backoff import (
+        BackoffPolicy,
+        ExponentialBackoff,
+        FixedBackoff,
+        FullJitterBackoff,
+        ListBackoff,
+    )
+    from .binding import RegisteredHandler
     from .catalog import (
+        CatalogJobScheduleSpec,
+        CatalogWorkflowDagBuilder,
         JobCatalog,
         JobCatalogDefaults,
         JobCatalogDefinitionOverrides,
+        JobCatalogScheduleSyncScope,
         JobCatalogSyncScope,
     )
     from .config import JobsConfig
@@ -42,17 +53,51 @@ if TYPE_CHECKING:
         TooFewConnectionsError,
     )
     from .health import LoopHealth, LoopState, LoopStatus, SupervisorHealth
+    from .health_server import HealthServer
+    from .log_fields import JobLogFields
+    from .middleware import JobMiddleware
+    from .observers import (
+        DeadLettered,
+        JobCompletionPersistenceOperation,
+        JobCompletionPersistFailedEvent,
+        JobFailedEvent,
+        JobFailureDisposition,
+        JobLeaseLostEvent,
+        JobLeaseReapedDisposition,
+        JobLeaseReapedEvent,
+        JobLifecycleEvent,
+        JobLifecycleObserver,
+        JobLifecycleObservers,
+        JobRunningEvent,
+        JobSucceededEvent,
+        ObservedJob,
+        RetryScheduled,
+        UnknownDisposition,
+    )
     from .reaper import run_reaper_loop
-    from .registry import JobRegistry, RegisteredHandler
+    from .registry import JobRegistry
+    from .scheduler import run_scheduler_loop
     from .shutdown import StopToken, SupervisorShutdown
+    from .stop_signals import StopSignals
     from .supervisor import Supervisor, SupervisorBuilder
     from .worker import run_worker_loop
 
 _HOMES: Final = {
+    "backoff": (
+        "BackoffPolicy",
+        "ExponentialBackoff",
+        "FixedBackoff",
+        "FullJitterBackoff",
+        "ListBackoff",
+    ),
+    "binding": ("RegisteredHandler",),
     "catalog": (
+        "CatalogJobScheduleSpec",
+        "CatalogWorkflowDagBuilder",
         "JobCatalog",
         "JobCatalogDefaults",
         "JobCatalogDefinitionOverrides",
+        "JobCatalogScheduleSyncScope",
         "JobCatalogSyncScope",
     ),
     "config": ("JobsConfig",),
@@ -79,40 +124,90 @@ _HOMES: Final = {
         "TooFewConnectionsError",
     ),
     "health": ("LoopHealth", "LoopState", "LoopStatus", "SupervisorHealth"),
+    "health_server": ("HealthServer",),
+    "log_fields": ("JobLogFields",),
+    "middleware": ("JobMiddleware",),
+    "observers": (
+        "DeadLettered",
+        "JobCompletionPersistFailedEvent",
+        "JobCompletionPersistenceOperation",
+        "JobFailedEvent",
+        "JobFailureDisposition",
+        "JobLeaseLostEvent",
+        "JobLeaseReapedDisposition",
+        "JobLeaseReapedEvent",
+        "JobLifecycleEvent",
+        "JobLifecycleObserver",
+        "JobLifecycleObservers",
+        "JobRunningEvent",
+        "JobSucceededEvent",
+        "ObservedJob",
+        "RetryScheduled",
+        "UnknownDisposition",
+    ),
     "reaper": ("run_reaper_loop",),
-    "registry": ("JobRegistry", "RegisteredHandler"),
+    "registry": ("JobRegistry",),
+    "scheduler": ("run_scheduler_loop",),
     "shutdown": ("StopToken", "SupervisorShutdown"),
+    "stop_signals": ("StopSignals",),
     "supervisor": ("Supervisor", "SupervisorBuilder"),
     "worker": ("run_worker_loop",),
 }
 _MODULE_OF: Final = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "BackoffPolicy",
     "CatalogError",
+    "CatalogJobScheduleSpec",
+    "CatalogWorkflowDagBuilder",
+    "DeadLettered",
+    "ExponentialBackoff",
+    "FixedBackoff",
     "ForkedSupervisorError",
+    "FullJitterBackoff",
+    "HealthServer",
     "InvalidConfig",
     "InvalidJobsConfigError",
     "JobCatalog",
     "JobCatalogDefaults",
     "JobCatalogDefinitionOverrides",
+    "JobCatalogScheduleSyncScope",
     "JobCatalogSyncScope",
+    "JobCompletionPersistFailedEvent",
+    "JobCompletionPersistenceOperation",
+    "JobFailedEvent",
+    "JobFailureDisposition",
+    "JobLeaseLostEvent",
+    "JobLeaseReapedDisposition",
+    "JobLeaseReapedEvent",
+    "JobLifecycleEvent",
+    "JobLifecycleObserver",
+    "JobLifecycleObservers",
+    "JobLogFields",
+    "JobMiddleware",
     "JobRegistry",
+    "JobRunningEvent",
+    "JobSucceededEvent",
     "JobsConfig",
     "JobsConfigError",
+    "ListBackoff",
     "LoopExit",
     "LoopHealth",
     "LoopState",
     "LoopStatus",
     "MissingRegistryError",
     "MixedRegistrySourcesError",
+    "ObservedJob",
     "RegisteredHandler",
     "RegistryError",
+    "RetryScheduled",
     "RuntimeLoopExit",
     "ShutdownAbortedError",
     "ShutdownTimeoutAfterTaskError",
     "ShutdownTimeoutError",
     "ShutdownTimeoutTooLargeError",
     "SignalsUnavailableError",
+    "StopSignals",
     "StopToken",
     "Supervisor",
     "SupervisorBuilder",
@@ -123,8 +218,10 @@ __all__ = [
     "TaskFailedError",
     "TooFewConnections",
     "TooFewConnectionsError",
+    "UnknownDisposition",
     "__version__",
     "run_reaper_loop",
+    "run_scheduler_loop",
     "run_worker_loop",
 ]
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import UUID
 
 import psycopg
@@ -30,16 +32,18 @@ from runledger_core import (
     WorkerId,
 )
 
-from .registry import JobRegistry
+from .event_loop import refuse_on_event_loop
+from .registry import DEAD_LETTER_SECONDS, JobRegistry
 
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
 
 _logger = logging.getLogger(__name__)
 
-HOOK_SECONDS: Final = 10.0
+HOOK_SECONDS: Final = DEAD_LETTER_SECONDS
 _MOST_AT_ONCE: Final = 8
-_LOOK_SECONDS: Final = 0.1
+
+DeadLetterHook: TypeAlias = Callable[[JobContext, JsonValue, JobDeadLetterInfo], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,29 @@ class DeadLetter:
     info: JobDeadLetterInfo
 
 
+@dataclass(eq=False, slots=True)
+class _Group:
+    """Dead letters that were submitted together."""
+
+    left: int
+    then: Callable[[], None] | None
+
+    def one_is_over(self) -> None:
+        """Count one of them."""
+        self.left -= 1
+        if not self.left and self.then is not None:
+            self.then()
+
+
+@dataclass(eq=False, slots=True)
+class _Hook:
+    """One call of a hook, waiting or running."""
+
+    letter: DeadLetter
+    group: _Group
+    due_at: float = 0.0
+
+
 class DeadLetterHooks:
     """Calls `on_dead_letter` of registered handlers, after the dead letter is committed.
 
@@ -68,64 +95,134 @@ class DeadLetterHooks:
         self._registry = registry
         self._pool = pool
         self._lock = threading.Lock()
-        self._waiting: deque[DeadLetter] = deque()
-        self._running: dict[threading.Thread, float] = {}
+        self._changed = threading.Condition(self._lock)
+        self._waiting: deque[_Hook] = deque()
+        self._running: set[_Hook] = set()
+        self._starts_left: float = math.inf
+        self._is_abandoned = False
+        self._watch: threading.Thread | None = None
 
     def submit(self, letter: DeadLetter) -> None:
         """Tell the handler of this job's type, if it wants to know."""
-        handler = self._registry.get(letter.job_type)
-        if handler is None or handler.on_dead_letter is None:
-            return
-        with self._lock:
-            self._waiting.append(letter)
-        self.advance()
+        self.submit_all([letter])
 
-    def advance(self) -> None:
-        """Give up overdue hooks and start waiting ones; call this now and then."""
-        now = time.monotonic()
+    def submit_all(
+        self, letters: Sequence[DeadLetter], *, then: Callable[[], None] | None = None
+    ) -> None:
+        """Tell the handlers of these jobs' types, those that want to know.
+
+        Args:
+            then: Called once, from any thread, when all of them are over: at once if there are
+                none, never if one of them is skipped.
+        """
+        wanted = [letter for letter in letters if self._hook_of(letter) is not None]
+        if not wanted:
+            if then is not None:
+                then()
+            return
+        group = _Group(len(wanted), then)
         with self._lock:
-            for thread in [t for t, since in self._running.items() if now - since > HOOK_SECONDS]:
-                del self._running[thread]
-                _logger.error("a dead-letter hook takes too long", extra={"hook": thread.name})
-            while self._waiting and len(self._running) < _MOST_AT_ONCE:
-                letter = self._waiting.popleft()
-                thread = threading.Thread(
-                    target=self._run,
-                    args=(letter,),
-                    name=f"runledger-dead-letter-{letter.job_type}",
-                    daemon=True,
-                )
-                self._running[thread] = now
-                thread.start()
+            self._waiting.extend(_Hook(letter, group) for letter in wanted)
+            self._start_waiting()
+
+    def stop(self) -> None:
+        """Start no more than make eight, with those that run."""
+        with self._lock:
+            self._starts_left = min(self._starts_left, max(0, _MOST_AT_ONCE - len(self._running)))
 
     def finish(self) -> None:
-        """Wait for the hooks that run and the eight that come next, ten seconds each at most."""
-        with self._lock:
-            skipped = max(0, len(self._waiting) - _MOST_AT_ONCE)
-            for _ in range(skipped):
-                self._waiting.pop()
-        if skipped:
-            _logger.warning("dead-letter hooks skipped at the stop", extra={"skipped": skipped})
-        pause = threading.Event()
-        while self._waiting or self._running:
-            self.advance()
-            pause.wait(_LOOK_SECONDS)
+        """Wait for the hooks that run and those that may still start, ten seconds each at most.
 
-    def _run(self, letter: DeadLetter) -> None:
+        Unless stopped before, the eight that come next may. The rest is skipped and counted.
+        """
+        with self._lock:
+            self._starts_left = min(self._starts_left, _MOST_AT_ONCE)
+            skipped = 0
+            while len(self._waiting) > self._starts_left:
+                self._waiting.pop()
+                skipped += 1
+            if skipped:
+                _logger.warning("dead-letter hooks skipped at the stop", extra={"skipped": skipped})
+            while (self._waiting or self._running) and not self._is_abandoned:
+                # Here too: there may have been no thread for the watch.
+                self._changed.wait(self._end_overdue())
+
+    def abandon(self) -> None:
+        """Start no more and wait for none: the process is about to end."""
+        with self._lock:
+            self._is_abandoned = True
+            self._starts_left = 0
+            self._waiting.clear()
+            self._changed.notify_all()
+
+    def _hook_of(self, letter: DeadLetter) -> DeadLetterHook | None:
         handler = self._registry.get(letter.job_type)
+        return None if handler is None else handler.on_dead_letter
+
+    def _start_waiting(self) -> None:
+        while self._waiting and self._starts_left and len(self._running) < _MOST_AT_ONCE:
+            hook = self._waiting.popleft()
+            self._starts_left -= 1
+            hook.due_at = time.monotonic() + HOOK_SECONDS
+            name = f"runledger-dead-letter-{hook.letter.job_type}"
+            if _start_daemon(partial(self._run, hook), name=name) is None:
+                _logger.error("no thread for a dead-letter hook; skipped", extra=_fields(hook))
+                hook.group.one_is_over()
+            else:
+                self._running.add(hook)
+        if self._running and self._watch is None:
+            self._watch = _start_daemon(self._watch_time, name="runledger-dead-letters")
+
+    def _over(self, hook: _Hook) -> None:
+        self._running.remove(hook)
+        hook.group.one_is_over()
+        self._start_waiting()
+        self._changed.notify_all()
+
+    def _end_overdue(self) -> float:
+        """Wait no longer for hooks whose time is over; return the seconds until the next one's."""
+        now = time.monotonic()
+        for hook in [each for each in self._running if each.due_at <= now]:
+            _logger.error("a dead-letter hook takes too long", extra=_fields(hook))
+            self._over(hook)
+        # Whatever starts meanwhile is due later than this.
+        return max(0.0, min((each.due_at for each in self._running), default=now) - now)
+
+    def _watch_time(self) -> None:
+        with self._lock:
+            while self._running:
+                self._changed.wait(self._end_overdue())
+            self._watch = None
+
+    def _run(self, hook: _Hook) -> None:
         try:
-            if handler is not None and handler.on_dead_letter is not None:
-                context = EndedJobContext(letter, self._pool)
-                handler.on_dead_letter(context, letter.payload, letter.info)
-        except BaseException as error:  # noqa: BLE001  # a hook must not end the thread's owner
+            tell = self._hook_of(hook.letter)
+            if tell is not None:
+                context = EndedJobContext(hook.letter, self._pool)
+                tell(context, hook.letter.payload, hook.letter.info)
+        except BaseException as error:  # noqa: BLE001  # a hook must not end its thread
             _logger.error(  # noqa: TRY400  # the exception's text may hold the payload
-                "a dead-letter hook failed",
-                extra={"job_id": str(letter.lease.job_id), "error": type(error).__name__},
+                "a dead-letter hook failed", extra=_fields(hook) | {"error": type(error).__name__}
             )
         finally:
             with self._lock:
-                self._running.pop(threading.current_thread(), None)
-            self.advance()
+                # One that took too long has been counted already.
+                if hook in self._running:
+                    self._over(hook)
+
+
+def _start_daemon(run: Callable[[], None], *, name: str) -> threading.Thread | None:
+    """Start a thread and return it; None if the process can have no more."""
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    try:
+        thread.start()
+    except (RuntimeError, MemoryError):
+        return None
+    return thread
+
+
+def _fields(hook: _Hook) -> dict[str, object]:
+    return {"job_id": str(hook.letter.lease.job_id), "job_type": hook.letter.job_type}
 
 
 class EndedJobContext(JobContext):
@@ -187,5 +284,6 @@ class EndedJobContext(JobContext):
     @contextmanager
     def connection(self) -> Generator[psycopg.Connection[Any]]:
         """Lend a connection of the user's pool."""
+        refuse_on_event_loop()
         with self._pool.connection() as connection:
             yield connection

@@ -230,7 +230,7 @@ class ShutdownTimeoutTooLargeError(SupervisorError):
 
 
 class ShutdownAbortedError(SupervisorError):
-    """Report that a second signal ended the wait for loops that still run.
+    """Report that a second signal ended the wait for loops that still ran.
 
     Attributes:
         tasks: Names of those loops.
@@ -239,7 +239,7 @@ class ShutdownAbortedError(SupervisorError):
     def __init__(self, tasks: Sequence[str]) -> None:
         """Build the error from the loops that still run."""
         super().__init__(
-            "supervisor.shutdown_aborted", f"a second signal left running: {', '.join(tasks)}"
+            "supervisor.shutdown_aborted", f"a second signal ended the wait for: {', '.join(tasks)}"
         )
         self.tasks: tuple[str, ...] = tuple(tasks)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -35,6 +35,9 @@ class LoopStatus:
         stuck_handlers: Handlers that went on after they were told to stop.
         unhealthy_reason: Why the process should be restarted; None if it need not be.
         missing_connections: Those of the engine's own that the server has no room for now.
+        running_jobs: Jobs that the loop holds: those that run, and those whose end is being stored;
+            None if it runs none by its nature.
+        job_slots: How many it may run at once; None as before.
     """
 
     name: str
@@ -48,6 +51,8 @@ class LoopStatus:
     stuck_handlers: int = 0
     unhealthy_reason: str | None = None
     missing_connections: tuple[str, ...] = ()
+    running_jobs: int | None = None
+    job_slots: int | None = None
 
     @property
     def is_healthy(self) -> bool:
@@ -91,6 +96,8 @@ class LoopHealth:
         self._stuck_handlers = 0
         self._unhealthy_reason: str | None = None
         self._missing_connections: tuple[str, ...] = ()
+        self._count_running: Callable[[], int] | None = None
+        self._job_slots: int | None = None
 
     def passed(self, *, backlog: int | None = None) -> None:
         """Report a complete pass.
@@ -121,6 +128,11 @@ class LoopHealth:
         with self._lock:
             self._missing_connections = tuple(names)
 
+    def runs_jobs(self, *, count: Callable[[], int], slots: int) -> None:
+        """Report how to count the jobs that run, whenever somebody asks, and how many may."""
+        with self._lock:
+            self._count_running, self._job_slots = count, slots
+
     def unhealthy(self, reason: str | None) -> None:
         """Report why the process should be restarted, or with None that it need not be."""
         with self._lock:
@@ -140,4 +152,6 @@ class LoopHealth:
                 stuck_handlers=self._stuck_handlers,
                 unhealthy_reason=self._unhealthy_reason,
                 missing_connections=self._missing_connections,
+                running_jobs=None if self._count_running is None else self._count_running(),
+                job_slots=self._job_slots,
             )

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable
-from dataclasses import KW_ONLY, dataclass
-from typing import Any, NoReturn, Protocol, TypeAlias, cast
+from dataclasses import replace
+from typing import Any, Final, cast
 
 from runledger_core import (
     HandlerResult,
     JobContext,
     JobDeadLetterInfo,
-    JobType,
     JsonValue,
     ValidationError,
     check_int,
@@ -20,65 +18,70 @@ from runledger_core import (
 )
 from runledger_core.limits import INT32_MAX
 
-from .errors import CatalogError, RegistryError
+from .backoff import DEFAULT_BACKOFF, BackoffPolicy
+from .binding import (
+    DeadLetterFunction,
+    HandlerFunction,
+    HandlerObject,
+    Refusals,
+    RegisteredHandler,
+    bind_handler,
+    bind_object,
+    check_middleware,
+    check_sees,
+    checked_job_type,
+    is_async_function,
+    refuse,
+)
+from .errors import RegistryError
+from .event_loop import EventLoop
+from .middleware import ExecuteAsync, JobMiddleware, wrapped, wrapped_async
+from .payloads import decoding, decoding_async
 
-# Any: a handler annotates the payload as what its jobs carry, which no checker can prove.
-HandlerFunction: TypeAlias = Callable[[JobContext, Any], HandlerResult]
-"""A plain function that runs one attempt; it may annotate the payload as it likes."""
-
-_Refusals: TypeAlias = type[CatalogError] | type[RegistryError]
-
-
-class HandlerObject(Protocol):
-    """A `JobHandler` whose payload may be annotated as it likes."""
-
-    @property
-    def job_type(self) -> str:
-        """Return the type; a class attribute will do."""
-        ...
-
-    def execute(
-        self,
-        context: JobContext,
-        payload: Any,
-        /,
-    ) -> HandlerResult | Awaitable[HandlerResult]:
-        """Run one attempt."""
-        ...
+DEAD_LETTER_SECONDS: Final = 10.0
+"""How long a dead-letter hook is waited for."""
 
 
-@dataclass(frozen=True, slots=True)
-class RegisteredHandler:
-    """What runs the jobs of one type.
+class AsyncHandler:
+    """An `async def` handler and the event loop that it runs on."""
 
-    Attributes:
-        job_type: The type.
-        execute: Runs one attempt.
-        on_dead_letter: Is told when a job is given up; None if nobody wants to know.
-    """
+    __slots__ = ("_execute", "event_loop")
 
-    job_type: JobType
-    execute: Callable[[JobContext, JsonValue], HandlerResult]
-    _: KW_ONLY
-    on_dead_letter: Callable[[JobContext, JsonValue, JobDeadLetterInfo], object] | None = None
+    def __init__(self, execute: ExecuteAsync, event_loop: EventLoop) -> None:
+        """Take both."""
+        self._execute = execute
+        self.event_loop: EventLoop = event_loop
+
+    def __call__(self, context: JobContext, payload: JsonValue) -> Awaitable[HandlerResult]:
+        """Return the coroutine of one attempt."""
+        return self._execute(context, payload)
 
 
 class JobRegistry:
     """Hold the handlers of a worker; a `JobCatalog` makes one for most applications.
 
     Once a worker uses it, it no longer changes.
+
+    Attributes:
+        event_loop: Where its `async def` handlers and hooks run.
     """
 
     def __init__(self) -> None:
+        self._added: list[RegisteredHandler] = []
+        self._middlewares: list[JobMiddleware] = []
+        # As a worker runs them: with middleware around.
         self._handlers: dict[str, RegisteredHandler] = {}
         self._retry_delays_ms: dict[tuple[str, str], int] = {}
+        self._backoffs: dict[str, BackoffPolicy] = {}
         self._is_frozen = False
+        self.event_loop: EventLoop = EventLoop()
 
     def add(self, handler: RegisteredHandler) -> None:
-        """Take a handler that another registry or a catalog has checked.
+        """Take a handler that a catalog has checked.
 
         Raises:
-            RegistryError: `registry.duplicate_job_type` or `registry.frozen`.
+            RegistryError: `registry.duplicate_job_type`, `registry.invalid_middleware` or
+                `registry.frozen`.
         """
         self._check_not_frozen()
         if handler.job_type in self._handlers:
@@ -88,15 +91,33 @@ class JobRegistry:
                 f"{handler.job_type} has a handler already",
                 field="job_type",
             )
-        self._handlers[handler.job_type] = handler
+        for middleware in self._middlewares:
+            check_sees(middleware, handler, error=RegistryError)
+        self._added.append(handler)
+        self._handlers[handler.job_type] = self._composed(handler)
+
+    def add_middleware(self, middleware: JobMiddleware) -> None:
+        """Put a middleware around all handlers, those added later too; the first is outermost.
+
+        Raises:
+            RegistryError: `registry.invalid_middleware` if it is none, or overrides `execute` for
+                one kind of handlers while there are others; `registry.frozen`.
+        """
+        self._check_not_frozen()
+        check_middleware(middleware, error=RegistryError)
+        for handler in self._added:
+            check_sees(middleware, handler, error=RegistryError)
+        self._middlewares.append(middleware)
+        for handler in self._added:
+            self._handlers[handler.job_type] = self._composed(handler)
 
     def register(self, handler: HandlerObject) -> None:
         """Take an object with `job_type`, `execute` and, if it wishes, `on_dead_letter`.
 
         Raises:
             RegistryError: `registry.duplicate_job_type`, `registry.invalid_handler`,
-                `registry.invalid_handler_job_type`, `registry.async_handler_unsupported` or
-                `registry.frozen`.
+                `registry.invalid_handler_job_type`, `registry.unusable_payload_annotation`,
+                `registry.invalid_middleware` or `registry.frozen`.
         """
         self.add(bind_object(handler, error=RegistryError))
 
@@ -105,8 +126,8 @@ class JobRegistry:
 
         Raises:
             RegistryError: `registry.duplicate_job_type`, `registry.invalid_job_type`,
-                `registry.invalid_handler`, `registry.async_handler_unsupported` or
-                `registry.frozen`.
+                `registry.invalid_handler`, `registry.unusable_payload_annotation`,
+                `registry.invalid_middleware` or `registry.frozen`.
         """
         self.add(bind_handler(job_type, function, error=RegistryError))
 
@@ -127,6 +148,24 @@ class JobRegistry:
         check_retry_delay(failure_code, delay_ms, error=RegistryError)
         self._retry_delays_ms[job_type, failure_code] = delay_ms
 
+    def register_backoff(self, job_type: str, policy: BackoffPolicy) -> None:
+        """Choose how long failed attempts of one job type wait for the next.
+
+        A delay of `register_retry_delay_override` goes before. What expired leases wait for is the
+        reaper's rule, whatever the policy.
+
+        Args:
+            policy: An earlier one of the same type is replaced.
+
+        Raises:
+            RegistryError: `registry.invalid_job_type`, `registry.invalid_backoff` or
+                `registry.frozen`.
+        """
+        self._check_not_frozen()
+        job_type = checked_job_type(job_type, error=RegistryError)
+        check_backoff(policy, error=RegistryError)
+        self._backoffs[job_type] = policy
+
     def get(self, job_type: str) -> RegisteredHandler | None:
         """Return the handler of a type, None if there is none."""
         return self._handlers.get(job_type)
@@ -139,33 +178,47 @@ class JobRegistry:
         """Return the fixed delay of exactly this type and code in milliseconds, or None."""
         return self._retry_delays_ms.get((job_type, failure_code))
 
+    def backoff(self, job_type: str) -> BackoffPolicy:
+        """Return the policy of a type, `DEFAULT_BACKOFF` if it has none."""
+        return self._backoffs.get(job_type, DEFAULT_BACKOFF)
+
     def freeze(self) -> None:
         """Refuse changes from now on; a worker does this when it starts."""
         self._is_frozen = True
+
+    def _composed(self, handler: RegisteredHandler) -> RegisteredHandler:
+        """Return the handler as a worker runs it; itself if there is nothing to add."""
+        execute: Callable[[JobContext, Any], Any] = handler.execute
+        decode, middlewares = handler.decode, self._middlewares
+        if handler.is_async:
+            if decode is not None:
+                execute = decoding_async(execute, decode)
+            execute = AsyncHandler(wrapped_async(execute, middlewares), self.event_loop)
+        else:
+            if decode is not None:
+                execute = decoding(execute, decode)
+            execute = wrapped(execute, middlewares)
+        hook = handler.on_dead_letter
+        if hook is not None and is_async_function(hook):
+            hook = self._run_hook(hook)
+        if execute is handler.execute and hook is handler.on_dead_letter:
+            return handler
+        return replace(handler, execute=execute, on_dead_letter=hook, decode=None)
+
+    def _run_hook(self, hook: DeadLetterFunction) -> DeadLetterFunction:
+        def run(context: JobContext, payload: JsonValue, info: JobDeadLetterInfo) -> None:
+            # A coroutine function: that is why it comes here.
+            coroutine = cast("Any", hook(context, payload, info))
+            self.event_loop.run(coroutine, seconds=DEAD_LETTER_SECONDS)
+
+        return run
 
     def _check_not_frozen(self) -> None:
         if self._is_frozen:
             refuse(RegistryError, "frozen", "a worker uses this registry; it no longer changes")
 
 
-def refuse(
-    error: _Refusals, name: str, client_message: str, *, field: str | None = None
-) -> NoReturn:
-    """Raise a refusal under the code that registry or catalog has for it."""
-    raise error(f"{error.area}.{name}", client_message, field=field)
-
-
-def checked_job_type(
-    job_type: object, *, error: _Refusals, name: str = "invalid_job_type"
-) -> JobType:
-    """Return the job type, or refuse it under `name`."""
-    try:
-        return JobType(job_type)  # pyright: ignore[reportArgumentType]  # it checks the type
-    except ValidationError as refused:
-        refuse(error, name, refused.client_message, field="job_type")
-
-
-def check_retry_delay(failure_code: object, delay_ms: object, *, error: _Refusals) -> None:
+def check_retry_delay(failure_code: object, delay_ms: object, *, error: Refusals) -> None:
     """Refuse a failure code or a delay that no failure can have."""
     try:
         limit = current_limits().identifier_characters
@@ -178,68 +231,12 @@ def check_retry_delay(failure_code: object, delay_ms: object, *, error: _Refusal
         refuse(error, "invalid_retry_delay", refused.client_message, field="delay_ms")
 
 
-def bind_handler(job_type: object, handler: object, *, error: _Refusals) -> RegisteredHandler:
-    """Return what runs the jobs of a type: a function, or an object for the same type."""
-    declared = checked_job_type(job_type, error=error)
-    if inspect.isclass(handler) or not callable(handler) or hasattr(handler, "execute"):
-        bound = bind_object(handler, error=error)
-        if bound.job_type != declared:
-            refuse(
-                error,
-                "handler_job_type_mismatch",
-                f"the handler is for {bound.job_type}, not for {declared}",
-                field="job_type",
-            )
-        return bound
-    _check_function(handler, arguments=2, error=error)
-    # What it returns is looked at after each call.
-    return RegisteredHandler(declared, cast("HandlerFunction", handler))
-
-
-def bind_object(handler: object, *, error: _Refusals) -> RegisteredHandler:
-    """Return what runs the jobs of the type that an object names."""
-    if inspect.isclass(handler) or not hasattr(handler, "execute"):
+def check_backoff(policy: object, *, error: Refusals) -> None:
+    """Refuse what is no policy for delays."""
+    if not isinstance(policy, BackoffPolicy):
         refuse(
             error,
-            "invalid_handler",
-            "a handler is a function, or an object with job_type and execute; no class",
-            field="handler",
-        )
-    execute = getattr(handler, "execute")  # noqa: B009  # the object's class is not known
-    on_dead_letter = getattr(handler, "on_dead_letter", None)
-    job_type = checked_job_type(
-        getattr(handler, "job_type", None), error=error, name="invalid_handler_job_type"
-    )
-    _check_function(execute, arguments=2, error=error)
-    if on_dead_letter is not None:
-        _check_function(on_dead_letter, arguments=3, error=error)
-    return RegisteredHandler(job_type, execute, on_dead_letter=on_dead_letter)
-
-
-def _check_function(function: object, *, arguments: int, error: _Refusals) -> None:
-    if not callable(function):
-        refuse(error, "invalid_handler", "the handler cannot be called", field="handler")
-    # The second is for an instance whose class is callable.
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(function.__call__):
-        refuse(
-            error,
-            "async_handler_unsupported",
-            "an async def cannot be run yet; write a plain def",
-            field="handler",
-        )
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        refuse(error, "invalid_handler", "a handler returns, it does not yield", field="handler")
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        # Written in C without a signature: the first call will tell.
-        return
-    try:
-        signature.bind(*[None] * arguments)
-    except TypeError:
-        refuse(
-            error,
-            "invalid_handler",
-            f"the handler must take {arguments} positional arguments",
-            field="handler",
+            "invalid_backoff",
+            "a backoff is an instance of BackoffPolicy, such as FixedBackoff(5_000)",
+            field="backoff",
         )

@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 from psycopg_pool import ConnectionPool
 
 from runledger_core import ValidationError, codes
+from runledger_postgres import require_own_pool
 
 from .catalog import JobCatalog
 from .config import JobsConfig, instance_worker_id
@@ -27,14 +28,18 @@ from .errors import (
     SupervisorError,
 )
 from .health import LoopHealth, SupervisorHealth
+from .observers import JobLifecycleObserver, JobLifecycleObservers
 from .reaper import run_reaper_loop
 from .registry import JobRegistry
-from .shutdown import StopSource, StopToken, SupervisorShutdown, check_process
+from .scheduler import run_scheduler_loop
+from .shutdown import StopToken, SupervisorShutdown, check_process
+from .stop_sources import StopSource
 from .task_group import TaskGroup
 from .worker import run_worker_loop
 
 DEFAULT_SHUTDOWN_TIMEOUT_SECONDS: Final = 30.0
 WORKER_LOOP: Final = "worker"
+SCHEDULER_LOOP: Final = "scheduler"
 REAPER_LOOP: Final = "reaper"
 
 _logger = logging.getLogger(__name__)
@@ -47,7 +52,7 @@ class _Loop:
 
 
 class Supervisor:
-    """Run the worker and the reaper of one process until it is time to stop.
+    """Run the worker, the scheduler and the reaper of one process until it is time to stop.
 
     `run_until_shutdown` is what a worker process calls. A loop that ends by itself is fatal: the
     others are asked to stop and its error is raised. As a context manager, it stops its loops at
@@ -109,7 +114,7 @@ class Supervisor:
         return self._stop.is_requested
 
     def health(self) -> SupervisorHealth:
-        """Return how each loop is doing: last pass, last error, backlog."""
+        """Return how each loop is doing: last pass, last error, backlog, stuck handlers."""
         check_process(self._pid)
         states = self._tasks.states
         return SupervisorHealth(
@@ -139,12 +144,15 @@ class Supervisor:
     def shutdown_with_timeout(self, timeout: float) -> None:
         """Ask the loops to stop and wait for them, up to a deadline.
 
+        Handlers that still run then are told why: `CancelReason.SHUTDOWN`. They have a second to
+        end, or `timeout` if that is less, before this raises.
+
         Args:
             timeout: Seconds; 0 does not wait at all.
 
         Raises:
             SupervisorError: As `join`; `supervisor.shutdown_timeout` or
-                `supervisor.shutdown_timeout_after_task_error`, naming the loops that still run;
+                `supervisor.shutdown_timeout_after_task_error`, naming the loops that were late;
                 `supervisor.shutdown_timeout_too_large` before anything was asked to stop.
             ValidationError: `input.wrong_type` or `input.out_of_range` for the timeout.
         """
@@ -156,12 +164,14 @@ class Supervisor:
     ) -> None:
         """Run until it is time to stop or a loop fails, then stop all loops.
 
-        A stop requested otherwise, by a handle for instance, starts the deadline too.
+        A stop requested otherwise, by a handle for instance, starts the deadline too. What comes
+        after it is told at `shutdown_with_timeout`.
 
         Args:
             stop: An Event, a function that blocks until it is time, or None for SIGINT and
-                SIGTERM, whose handlers are put back at the end. A second signal ends the wait at
-                once, a third does nothing.
+                SIGTERM, whose handlers are put back at the end; `StopSignals` that were entered
+                before `build` miss none. A second signal does at once what the deadline does; a
+                third only shortens the second that handlers have then.
             timeout: Seconds that the loops have to end, from the stop on; 0 does not wait.
 
         Raises:
@@ -207,7 +217,9 @@ class SupervisorBuilder:
         self._catalog: JobCatalog | None = None
         self._registry: JobRegistry | None = None
         self._worker_enabled = True
+        self._scheduler_enabled = True
         self._reaper_enabled = True
+        self._observers = JobLifecycleObservers.empty()
 
     def with_catalog(self, catalog: JobCatalog) -> Self:
         """Take the handlers of a catalog; `build` freezes it. Definitions are not synced."""
@@ -224,9 +236,23 @@ class SupervisorBuilder:
         self._worker_enabled = False
         return self
 
+    def disable_scheduler(self) -> Self:
+        """Leave schedules to other processes."""
+        self._scheduler_enabled = False
+        return self
+
     def disable_reaper(self) -> Self:
         """Leave expired leases to other processes."""
         self._reaper_enabled = False
+        return self
+
+    def with_job_lifecycle_observer(self, observer: JobLifecycleObserver) -> Self:
+        """Have one observer more told what becomes of attempts, by the worker and the reaper.
+
+        Raises:
+            ValidationError: An `observer.*` code if it cannot be called.
+        """
+        self._observers = self._observers.with_observer(observer)
         return self
 
     def build(self) -> Supervisor:
@@ -236,7 +262,9 @@ class SupervisorBuilder:
             SupervisorError: `supervisor.invalid_jobs_config` for any setting, whatever loops are
                 enabled; `supervisor.mixed_registry_sources`; `supervisor.missing_registry`;
                 `supervisor.task_failed` if a thread cannot be started.
+            ValidationError: `db.forked` if the pool is that of a parent process.
         """
+        require_own_pool(self._pool)
         try:
             self._config.validate()
         except JobsConfigError as error:
@@ -263,26 +291,29 @@ class SupervisorBuilder:
 
     def _loops(self, registry: JobRegistry, config: JobsConfig) -> list[_Loop]:
         """Return the enabled loops in the order in which they are started."""
-        pool, loops = self._pool, list[_Loop]()
-        if self._worker_enabled:
-            loops.append(
-                _Loop(
-                    WORKER_LOOP,
-                    lambda stop, health: run_worker_loop(
-                        pool, registry, config, stop, health=health
-                    ),
-                )
-            )
-        if self._reaper_enabled:
-            loops.append(
-                _Loop(
-                    REAPER_LOOP,
-                    lambda stop, health: run_reaper_loop(
-                        pool, config, stop, registry=registry, health=health
-                    ),
-                )
-            )
-        return loops
+        pool, observers = self._pool, self._observers
+        worker = _Loop(
+            WORKER_LOOP,
+            lambda stop, health: run_worker_loop(
+                pool, registry, config, stop, health=health, observers=observers
+            ),
+        )
+        scheduler = _Loop(
+            SCHEDULER_LOOP,
+            lambda stop, health: run_scheduler_loop(pool, config, stop, health=health),
+        )
+        reaper = _Loop(
+            REAPER_LOOP,
+            lambda stop, health: run_reaper_loop(
+                pool, config, stop, registry=registry, health=health, observers=observers
+            ),
+        )
+        choices = (
+            (self._worker_enabled, worker),
+            (self._scheduler_enabled, scheduler),
+            (self._reaper_enabled, reaper),
+        )
+        return [loop for is_enabled, loop in choices if is_enabled]
 
 
 def _dropped(tasks: TaskGroup, stop: StopToken, pid: int) -> None:

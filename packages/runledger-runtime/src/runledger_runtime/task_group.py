@@ -30,7 +30,8 @@ from .errors import (
     TooFewConnectionsError,
 )
 from .health import LoopState
-from .shutdown import StopSource, StopToken, watch
+from .shutdown import StopToken
+from .stop_sources import StopSource, watch
 
 _logger = logging.getLogger(__name__)
 
@@ -47,6 +48,9 @@ class _Wake(Enum):
 # handler would run only after it.
 _LONGEST_WAIT_SECONDS: Final = 0.2
 
+# After an abort: time for handlers that mind their token, though never more than the stop had.
+_UNWIND_SECONDS: Final = 1.0
+
 # Unlike a condition or an event it may be filled by a signal handler that interrupts its reader.
 _Inbox: TypeAlias = "SimpleQueue[_Wake]"
 
@@ -55,7 +59,8 @@ class TaskGroup:
     """Run named daemon threads and keep the first failure; thread-safe.
 
     A task that fails asks the others to stop at once, whether or not somebody waits. A thread
-    cannot be ended from outside: where a task would be aborted it is abandoned, and named.
+    cannot be ended from outside: at an abort the handlers are told, and a task that goes on is
+    abandoned, and named.
     """
 
     def __init__(self, stop: StopToken) -> None:
@@ -163,23 +168,33 @@ class TaskGroup:
         while running := self._running():
             remaining = None if deadline is None else deadline - time.monotonic()
             if timeout is not None and remaining is not None and remaining <= 0:
-                raise self._timed_out(timeout)
+                raise self._timed_out(inbox, timeout, running)
             fired += _received(inbox, remaining) is _Wake.SOURCE
-            if fired > 1:
-                self._abandon()
+            if timeout is not None and fired > 1:
+                self._abort(inbox, timeout)
                 raise ShutdownAbortedError(running)
 
-    def _timed_out(self, timeout: float) -> SupervisorError:
-        abandoned, failure = self._abandon()
+    def _timed_out(self, inbox: _Inbox, timeout: float, running: list[str]) -> SupervisorError:
+        failure = self._abort(inbox, timeout)
         if failure is not None:
-            return ShutdownTimeoutAfterTaskError(timeout, abandoned, source=failure)
-        return ShutdownTimeoutError(timeout, abandoned)
+            return ShutdownTimeoutAfterTaskError(timeout, running, source=failure)
+        return ShutdownTimeoutError(timeout, running)
 
-    def _abandon(self) -> tuple[list[str], SupervisorError | None]:
+    def _abort(self, inbox: _Inbox, timeout: float) -> SupervisorError | None:
+        """Have handlers told, give them a moment, abandon what goes on; return the failure."""
         with self._lock:
-            running = self._running_locked()
-            self._states |= dict.fromkeys(running, LoopState.ABANDONED)
-            return running, self._take_first_failure_locked()
+            failure = self._take_first_failure_locked()
+        self._stop.abort()
+        give_up_at = time.monotonic() + min(timeout, _UNWIND_SECONDS)
+        while self._running() and (remaining := give_up_at - time.monotonic()) > 0:
+            if _received(inbox, remaining) is _Wake.SOURCE:
+                # Another signal ends this wait, too.
+                break
+        with self._lock:
+            self._states |= dict.fromkeys(self._running_locked(), LoopState.ABANDONED)
+            # One error is raised, that of the abort; what failed meanwhile is in the log.
+            self._failures.clear()
+        return failure
 
     def _raise_first_failure(self) -> None:
         with self._lock:

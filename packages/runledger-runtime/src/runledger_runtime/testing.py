@@ -15,20 +15,22 @@ from psycopg_pool import ConnectionPool
 
 from runledger_core import JobFailure, UnavailableError, check_int
 from runledger_core.limits import INT32_MAX
+from runledger_postgres.direct import Connection
 from runledger_postgres.lifecycle import (
     ClaimedJob,
     ClaimRequest,
     FailureDisposition,
     RoundResult,
+    UndecodableJob,
     WriteVerdict,
     run_worker_round,
 )
 
 from .catalog import JobCatalog
 from .dead_letters import DeadLetterHooks
-from .engine import Connection, EngineConnections
-from .registry import JobRegistry
-from .worker._attempt import run_attempt
+from .engine import EngineConnections
+from .registry import AsyncHandler, JobRegistry
+from .worker._attempt import Handler, run_attempt, run_attempt_async
 from .worker._book import LeaseBook
 from .worker._execution import Execution, Outcome
 from .worker._settling import Batch, Settling
@@ -113,9 +115,10 @@ def drain(
     limit: int | None = None,
     retry_at_once: bool = False,
 ) -> DrainReport:
-    """Run everything that is due, in the calling thread, one job after the other.
+    """Run everything that is due, one job after the other, and return when that is done.
 
-    Jobs are claimed, run and stored as a worker does it, those that handlers enqueue meanwhile
+    Handlers run in the calling thread, those that are `async def` on an event loop beside it. Jobs
+    are claimed, run and stored as a worker does it, those that handlers enqueue meanwhile
     included; jobs that are not due yet stay. Handlers are not interrupted: one that overruns its
     time counts as timed out when it returns. A catalog is not frozen and its definitions are not
     synced.
@@ -128,7 +131,7 @@ def drain(
         retry_at_once: Try failed attempts again in this drain, instead of after their delay.
 
     Raises:
-        UnavailableError: `db.lock_timeout` if another transaction keeps a finished job locked;
+        UnavailableError: `db.lock_timeout` if another transaction keeps a claimed job locked;
             another `db.*` code if the database is away.
         ValidationError: An `input.*` code for the limit.
     """
@@ -137,7 +140,7 @@ def drain(
     registry = catalog.to_registry() if isinstance(catalog, JobCatalog) else catalog
     connections = EngineConnections(pool)
     try:
-        with closing(connections.connect("drain")) as connection:
+        with registry.event_loop.held(), closing(connections.connect("drain")) as connection:
             return _Drain(pool, registry, connection, retry_at_once=retry_at_once).run(limit)
     finally:
         connections.close()
@@ -182,13 +185,20 @@ class _Drain:
             result = run_worker_round(self._connection, claim=claim)
             if result.claimed:
                 return result.claimed[0]
+            for entry in result.undecodable:
+                self._fail(entry)
             if result.undecodable:
-                run_worker_round(self._connection, failures=result.undecodable)
-            elif time.monotonic() >= self._look_until:
+                continue
+            if time.monotonic() >= self._look_until:
                 return None
-            else:
-                time.sleep(_LOOK_SECONDS)
+            time.sleep(_LOOK_SECONDS)
         return None
+
+    def _fail(self, entry: UndecodableJob) -> None:
+        lease_ends_at = time.monotonic() + _LEASE_SECONDS
+        execution = Execution(entry.job, self._pool, lease_ends_at=lease_ends_at, is_reported=False)
+        self._book.add(execution)
+        self._store(Outcome(execution, entry.failure))
 
     def _run_job(self, job: ClaimedJob) -> DrainedAttempt:
         execution = Execution(job, self._pool, lease_ends_at=time.monotonic() + _LEASE_SECONDS)
@@ -196,9 +206,7 @@ class _Drain:
         handler = self._registry.get(job.job_type)
         outcome = None
         if handler is not None:
-            # As in a worker: context variables that a handler sets end with it.
-            context = contextvars.copy_context()
-            _, outcome = context.run(run_attempt, execution, handler.execute)
+            outcome = _outcome(execution, handler.execute)
         if outcome is None:
             self._book.close(execution)
             disposition, failure = DrainDisposition.REFUSED, None
@@ -218,7 +226,10 @@ class _Drain:
         while True:
             batch = self._batch(outcome)
             result = run_worker_round(
-                self._connection, successes=batch.successes, failures=batch.failures
+                self._connection,
+                successes=batch.successes,
+                failures=batch.failures,
+                in_workflows=batch.is_in_workflows,
             )
             # Progress beyond its total makes a failure of a success.
             changed = self._settling.settle(batch, result.successes, result.failures)
@@ -253,3 +264,12 @@ class _Drain:
                     self._look_until = time.monotonic() + _AT_ONCE_SECONDS
                 return DrainDisposition.RETRY_SCHEDULED
         return DrainDisposition.REFUSED
+
+
+def _outcome(execution: Execution, handler: Handler) -> Outcome | None:
+    # As in a worker: context variables that a handler sets end with it.
+    if isinstance(handler, AsyncHandler):
+        _, outcome = handler.event_loop.run(run_attempt_async(execution, handler))
+    else:
+        _, outcome = contextvars.copy_context().run(run_attempt, execution, handler)
+    return outcome

@@ -139,3 +139,47 @@ def test_hook_that_raises_or_hangs_holds_up_neither_jobs_nor_the_stop(
     release.set()
 
     assert sorted(payload["n"] for _, payload, _ in awkward.told) == list(range(20))  # type: ignore[index]  # a dict
+
+
+def test_without_a_thread_hooks_are_skipped_and_neither_worker_nor_stop_suffers(
+    runledger_pool: ConnectionPool[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("runledger_runtime.dead_letters.HOOK_SECONDS", 0.2)
+    start = threading.Thread.start
+    refused: list[str] = []
+    release = threading.Event()
+
+    class Hanging(Payments):
+        def on_dead_letter(
+            self, context: JobContext, payload: Any, info: JobDeadLetterInfo
+        ) -> None:
+            super().on_dead_letter(context, payload, info)
+            release.wait(60)
+
+    hanging = Hanging()
+
+    def refuse(thread: threading.Thread) -> None:
+        # All watches, and the hooks behind the first.
+        if thread.name == "runledger-dead-letters" or (
+            thread.name.startswith("runledger-dead-letter-") and refused
+        ):
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with running(runledger_pool, hanging) as supervisor:
+        enqueue_jobs(runledger_pool, [JobEnqueue("payments.capture", {"n": n}) for n in range(20)])
+        assert hanging.was_told.wait(30)
+        with runledger_pool.connection() as connection:
+            query = "SELECT count(*) FROM runledger.job_queue WHERE status = 'DEAD_LETTERED'"
+            while connection.execute(query).fetchone() != (20,):
+                connection.rollback()
+        supervisor.shutdown_with_timeout(20)
+    release.set()
+
+    assert len(hanging.told) == 1
+    assert len(refused) >= 20
+    assert caplog.text.count("no thread for a dead-letter hook; skipped") == 19

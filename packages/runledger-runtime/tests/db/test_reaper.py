@@ -1,84 +1,26 @@
-import logging
-import threading
-from contextlib import contextmanager
 from datetime import timedelta
-from queue import SimpleQueue
 
-import psycopg
 import pytest
-from psycopg_pool import ConnectionPool
 
 from runledger_core import JobStatus, Scope
 from runledger_postgres import enqueue_job, get_job, upsert_job_definition
 from runledger_postgres.lifecycle import claim_jobs
 from runledger_postgres.workers import WorkerReport, list_workers, record_worker
-from runledger_runtime import reaper
 from runledger_runtime.config import JobsConfig
-from runledger_runtime.errors import LoopExit
-from runledger_runtime.health import LoopHealth, LoopState
 from runledger_runtime.reaper import run_reaper_loop
-from runledger_runtime.shutdown import StopToken
 from runledger_test_support.ageing import age_worker, expire_lease
 from runledger_test_support.factories import make_definition, make_enqueue
-from runledger_test_support.proxy import FaultProxy, ProxyMode
 
-CONFIG = JobsConfig("test", reaper_interval_seconds=3_600)
+from ._watched_loop import RARELY, WatchedLoop
+
 OFTEN = JobsConfig("test", reaper_interval_seconds=1)
-WAITING = "the reaper waits for the database"
 
 
-class WatchedHealth(LoopHealth):
-    """Lets a test wait for passes and errors."""
-
-    def __init__(self):
-        super().__init__("reaper")
-        self.passes = SimpleQueue()
-        self.errors = SimpleQueue()
-
-    def passed(self, *, backlog=None):
-        super().passed(backlog=backlog)
-        self.passes.put(backlog)
-
-    def failed(self, error):
-        super().failed(error)
-        self.errors.put(error)
+def running_reaper(pool, config=RARELY):
+    return WatchedLoop("reaper", run_reaper_loop).running(pool, config)
 
 
-class Running:
-    def __init__(self):
-        self.health = WatchedHealth()
-        self.stop = StopToken()
-        self.exits = []
-
-    def next_pass(self):
-        return self.health.passes.get(timeout=30)
-
-    def next_error(self):
-        return self.health.errors.get(timeout=30)
-
-    @property
-    def status(self):
-        return self.health.status(LoopState.RUNNING)
-
-
-@contextmanager
-def running_reaper(pool, config=CONFIG):
-    running = Running()
-
-    def run():
-        running.exits.append(run_reaper_loop(pool, config, running.stop, health=running.health))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield running
-    finally:
-        running.stop.request()
-        thread.join(10)
-        assert running.exits == [LoopExit.SHUTDOWN]
-
-
-def reap_once(pool, config=CONFIG):
+def reap_once(pool, config=RARELY):
     with running_reaper(pool, config) as running:
         running.next_pass()
 
@@ -186,22 +128,6 @@ def test_a_row_that_cannot_be_ended_is_logged_and_does_not_stop_others(
     assert record.error_code == "db.business_rule_violation"
 
 
-def test_it_uses_one_connection_of_its_own_and_closes_it(runledger_database):
-    opened = []
-
-    class Recorded(psycopg.Connection):
-        def __init__(self, *arguments, **keywords):
-            super().__init__(*arguments, **keywords)
-            opened.append(self)
-
-    pool = ConnectionPool(runledger_database.dsn, connection_class=Recorded, open=False)
-    with running_reaper(pool, OFTEN) as running:
-        running.next_pass()
-        running.next_pass()
-
-    assert [connection.closed for connection in opened] == [True]
-
-
 def test_it_outlives_the_loss_of_its_connection(runledger_pool, runledger_database):
     (job_id,) = leased_jobs(runledger_pool)
 
@@ -218,61 +144,6 @@ def test_it_outlives_the_loss_of_its_connection(runledger_pool, runledger_databa
 
         assert states(runledger_pool, [job_id]) == [JobStatus.PENDING]
         assert running.status.consecutive_errors == 0
-
-
-def test_it_waits_for_a_server_that_is_away_and_logs_that_once(runledger_database, caplog):
-    caplog.set_level(logging.INFO)
-    with FaultProxy(runledger_database.dsn) as proxy:
-        proxy.set_mode(ProxyMode.REFUSE)
-        pool = ConnectionPool(proxy.dsn, open=False)
-        with running_reaper(pool) as running:
-            for _ in range(3):
-                running.next_error()
-            assert running.status.last_pass_at is None
-            assert running.status.last_error == "OperationalError"
-
-            proxy.set_mode(ProxyMode.PASS)
-            running.next_pass()
-
-    logged = [each for each in caplog.records if each.getMessage() == WAITING]
-    assert [each.failures for each in logged] == [1]
-    assert "refused" in logged[0].reason
-    assert logged[0].exc_info is None
-    (recovered,) = [each for each in caplog.records if each.getMessage() == "the reaper goes on"]
-    assert recovered.failures >= 3
-
-
-def test_a_frozen_link_is_noticed(runledger_database, monkeypatch):
-    monkeypatch.setattr(reaper, "_PASS_SECONDS", 0.5)
-    with FaultProxy(runledger_database.dsn) as proxy:
-        pool = ConnectionPool(proxy.dsn, kwargs={"connect_timeout": 2}, open=False)
-        with running_reaper(pool, OFTEN) as running:
-            running.next_pass()
-            running.next_pass()
-            proxy.set_mode(ProxyMode.BLACKHOLE)
-            running.next_error()
-            proxy.set_mode(ProxyMode.PASS)
-
-            running.next_pass()
-
-
-def test_settings_of_the_pool_that_fail_are_asked_again(runledger_database, caplog):
-    answers = [LookupError("no password today"), LookupError("no password today"), {}]
-
-    def settings():
-        answer = answers.pop(0)
-        if isinstance(answer, LookupError):
-            raise answer
-        return answer
-
-    pool = ConnectionPool(runledger_database.dsn, kwargs=settings, open=False)
-    with running_reaper(pool) as running:
-        running.next_pass()
-
-    assert answers == []
-    (record,) = [each for each in caplog.records if each.getMessage() == WAITING]
-    assert record.exc_info is not None
-    assert record.error == "LookupError"
 
 
 @pytest.fixture

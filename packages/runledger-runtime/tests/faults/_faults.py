@@ -56,11 +56,12 @@ def registry_of(handlers: Mapping[str, Handler]) -> JobRegistry:
 def supervised(
     pool: ConnectionPool[Any], handlers: Mapping[str, Handler], **settings: Any
 ) -> Iterator[Supervisor]:
-    """Run a worker and a reaper for a block; every loop must live at its end."""
+    """Run all loops for a block; every one must live at its end."""
     defaults: dict[str, Any] = {
         "poll_interval_ms": 200,
         "lease_ttl_seconds": 3,
         "reaper_interval_seconds": 1,
+        "schedule_poll_interval_seconds": 1,
         "reaper_retry_delay_ms": 100,
         "max_global_concurrency": 4,
     }

@@ -103,16 +103,6 @@ def own_server() -> Iterator[Callable[..., OwnServer]]:
 
 
 @pytest.fixture
-def scaled() -> Callable[..., int]:
-    """Chooses by RUNLEDGER_TEST_SIZE: the full number, or the one for every change."""
-
-    def choose(*, ci: int, full: int) -> int:
-        return full if IS_FULL else ci
-
-    return choose
-
-
-@pytest.fixture
 def seed() -> int:
     """Seed of the test's chance, RUNLEDGER_TEST_SEED or a new one; printed with a failure."""
     chosen = int(os.environ.get(SEED_VARIABLE) or random.randrange(2**32))

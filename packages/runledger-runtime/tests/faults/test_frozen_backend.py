@@ -13,12 +13,12 @@ from _faults import SUCCEEDED, Outside, define, eventually, run_again_at_once, s
 
 from runledger_core import JobEnqueue
 from runledger_postgres import enqueue_job, enqueue_jobs
-from runledger_runtime import reaper
+from runledger_runtime import loop_link
 from runledger_runtime.worker import _wakeup
 from runledger_test_support import DatabaseServer, TemporaryDatabase
 from runledger_test_support.server import ServerOrigin
 
-ENGINE = ("pump", "lease keeper", "listener", "sleep marks", "reaper")
+ENGINE = ("pump", "lease keeper", "listener", "sleep marks", "scheduler", "reaper")
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def frozen(runledger_server: DatabaseServer) -> Iterator[list[int]]:
 @pytest.fixture
 def shorter_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Deadlines that do not follow from the lease, in seconds instead of half a minute."""
-    monkeypatch.setattr(reaper, "_PASS_SECONDS", 2.0)
+    monkeypatch.setattr(loop_link, "_PASS_SECONDS", 2.0)
     monkeypatch.setattr(_wakeup, "_ROUND_TRIP_SECONDS", 0.5)
     monkeypatch.setattr(_wakeup, "_DEADLINE_SECONDS", 1.0)
     monkeypatch.setattr(_wakeup, "_MARK_RETRY_SECONDS", 0.5)

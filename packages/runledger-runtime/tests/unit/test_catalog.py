@@ -4,6 +4,7 @@ from uuid import UUID
 import pytest
 
 from runledger_core import JobDefinitionSpec, JobEnqueue, JobStage, ValidationError
+from runledger_runtime.backoff import DEFAULT_BACKOFF, FixedBackoff
 from runledger_runtime.catalog import (
     JobCatalog,
     JobCatalogDefaults,
@@ -105,15 +106,16 @@ def test_a_second_job_of_a_type_is_refused(catalog):
     assert executed(catalog) is handle
 
 
-def test_an_async_handler_is_refused_for_now():
+def test_an_async_handler_is_taken_and_stays_what_it_is():
     async def run(context, payload):
         return None
 
-    assert refusal(JobCatalog().job, "jobs.one", run) == (
-        "catalog.async_handler_unsupported",
-        "handler",
-    )
-    assert refusal(JobCatalog().job("jobs.one"), run)[0] == "catalog.async_handler_unsupported"
+    catalog = JobCatalog()
+
+    assert catalog.job("jobs.one")(run) is run
+    handler = catalog.to_registry().get("jobs.one")
+    assert handler is not None
+    assert handler.is_async
 
 
 @pytest.mark.parametrize("handler", [Handler, lambda: None, 5])
@@ -238,6 +240,30 @@ def test_retry_delays_reach_the_registry(catalog):
 )
 def test_a_retry_delay_that_cannot_be_is_refused(catalog, arguments, code):
     assert refusal(catalog.retry_delay_override, *arguments)[0] == code
+
+
+def test_backoff_policies_reach_the_registry(catalog):
+    first, second = FixedBackoff(5_000), FixedBackoff(7_000)
+    catalog.job("jobs.two", handle, backoff=first)
+
+    @catalog.job("jobs.three", backoff=second)
+    def run(context, payload):
+        return None
+
+    registry = catalog.to_registry()
+    assert registry.backoff("jobs.one") is DEFAULT_BACKOFF
+    assert registry.backoff("jobs.two") is first
+    assert registry.backoff("jobs.three") is second
+
+
+@pytest.mark.parametrize("backoff", [5_000, FixedBackoff, lambda attempt: 5_000])
+def test_what_is_no_backoff_policy_is_refused(backoff):
+    catalog = JobCatalog()
+
+    expected = ("catalog.invalid_backoff", "backoff")
+    assert refusal(catalog.job, "jobs.one", handle, backoff=backoff) == expected
+    assert refusal(catalog.job("jobs.one", backoff=backoff), handle) == expected
+    assert not catalog.contains("jobs.one")
 
 
 def test_the_registry_has_disabled_jobs_too():

@@ -1,10 +1,15 @@
 import functools
+import threading
+from typing import Any
 
 import pytest
 
 from runledger_core import JobType, ValidationError
 from runledger_runtime.errors import RegistryError
+from runledger_runtime.registry import AsyncHandler as BoundToLoop
 from runledger_runtime.registry import JobRegistry
+
+ANYTHING: Any = object()
 
 
 def handle(context, payload):
@@ -30,11 +35,6 @@ class AsyncHandler:
     job_type = "jobs.one"
 
     async def execute(self, context, payload):
-        return None
-
-
-class HandlerWithAsyncHook(Handler):
-    async def on_dead_letter(self, context, payload, info):
         return None
 
 
@@ -169,20 +169,36 @@ def test_an_object_for_another_type_is_refused():
 
 @pytest.mark.parametrize(
     "handler",
-    [
-        handle_async,
-        functools.partial(handle_async),
-        AsyncCallableHandler(),
-        AsyncHandler(),
-        HandlerWithAsyncHook(),
-    ],
+    [handle_async, functools.partial(handle_async), AsyncCallableHandler(), AsyncHandler()],
 )
-def test_async_handlers_are_refused_for_now(handler):
+def test_async_handlers_of_every_form_run_on_the_loop_of_the_registry(handler):
     registry = JobRegistry()
 
-    code = refusal(registry.register_function, "jobs.one", handler)
+    registry.register_function("jobs.one", handler)
 
-    assert code == "registry.async_handler_unsupported"
+    bound = registered(registry)
+    assert bound.is_async
+    assert isinstance(bound.execute, BoundToLoop)
+    assert bound.execute.event_loop is registry.event_loop
+    coroutine: Any = bound.execute(ANYTHING, {})
+    assert registry.event_loop.run(coroutine) is None
+
+
+def test_async_hook_is_run_by_a_plain_call():
+    told = []
+
+    class Told(Handler):
+        async def on_dead_letter(self, context, payload, info):
+            told.append((threading.current_thread().name, payload))
+
+    registry = JobRegistry()
+    registry.register(Told())
+    bound = registered(registry)
+
+    assert not bound.is_async
+    assert bound.on_dead_letter is not None
+    bound.on_dead_letter(ANYTHING, {"raw": 1}, ANYTHING)
+    assert told == [("runledger-event-loop", {"raw": 1})]
 
 
 @pytest.mark.parametrize(

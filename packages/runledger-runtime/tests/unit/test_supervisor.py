@@ -3,17 +3,18 @@ import os
 import re
 import threading
 from dataclasses import replace
+from queue import SimpleQueue
 
 import pytest
 from psycopg_pool import ConnectionPool
 
 from runledger_core import ValidationError
+from runledger_postgres import require_own_pool
 from runledger_runtime import supervisor as supervisor_module
 from runledger_runtime.catalog import JobCatalog
 from runledger_runtime.config import JobsConfig
 from runledger_runtime.errors import (
     ForkedSupervisorError,
-    InvalidConfig,
     InvalidJobsConfigError,
     JobsConfigError,
     LoopExit,
@@ -24,23 +25,14 @@ from runledger_runtime.errors import (
     TaskFailedError,
 )
 from runledger_runtime.health import LoopState, LoopStatus
+from runledger_runtime.observers import JobLifecycleObserver
 from runledger_runtime.reaper import run_reaper_loop
 from runledger_runtime.registry import JobRegistry
-from runledger_runtime.shutdown import StopToken
 from runledger_runtime.supervisor import Supervisor
-from runledger_runtime.worker import run_worker_loop
+
+pytestmark = pytest.mark.usefixtures("no_thread_left")
 
 CONFIG = JobsConfig("test", poll_interval_ms=25, lease_ttl_seconds=10, max_global_concurrency=4)
-
-
-@pytest.fixture(autouse=True)
-def no_thread_left():
-    yield
-    # The loops of one test must not be taken for those of the next.
-    for thread in threading.enumerate():
-        if thread.name in {"runledger-worker", "runledger-reaper"}:
-            thread.join(30)
-            assert not thread.is_alive()
 
 
 @pytest.fixture
@@ -57,14 +49,7 @@ def builder(pool):
 @pytest.fixture
 def idle(builder):
     """A supervisor without loops."""
-    return builder.disable_worker().disable_reaper().build()
-
-
-@pytest.fixture
-def release():
-    event = threading.Event()
-    yield event
-    event.set()
+    return without_loops(builder).build()
 
 
 @pytest.fixture
@@ -73,17 +58,21 @@ def reaper(builder, monkeypatch, release):
 
     def build(run):
         monkeypatch.setattr(supervisor_module, "run_reaper_loop", run)
-        return builder.with_registry(JobRegistry()).disable_worker().build()
+        return builder.with_registry(JobRegistry()).disable_worker().disable_scheduler().build()
 
     return build
 
 
-def cooperative(pool, config, stop, *, health, registry=None):
+def without_loops(builder):
+    return builder.disable_worker().disable_scheduler().disable_reaper()
+
+
+def cooperative(pool, config, stop, **_):
     stop.wait(60)
     return LoopExit.SHUTDOWN
 
 
-def failing(pool, config, stop, *, health, registry=None):
+def failing(pool, config, stop, **_):
     raise ZeroDivisionError
 
 
@@ -108,9 +97,11 @@ def runledger_threads():
 
 def test_a_builder_enables_all_loops_and_has_no_handlers(builder):
     assert builder._worker_enabled
+    assert builder._scheduler_enabled
     assert builder._reaper_enabled
     assert builder._registry is None
     assert builder._catalog is None
+    assert len(builder._observers) == 0
 
 
 def test_a_builder_accepts_a_registry_or_a_catalog(builder, pool):
@@ -122,9 +113,34 @@ def test_a_builder_accepts_a_registry_or_a_catalog(builder, pool):
 
 
 def test_each_loop_can_be_disabled(builder):
-    assert builder.disable_worker().disable_reaper() is builder
+    assert without_loops(builder) is builder
     assert not builder._worker_enabled
+    assert not builder._scheduler_enabled
     assert not builder._reaper_enabled
+
+
+def test_observers_are_collected_in_order_and_reach_worker_and_reaper(builder, monkeypatch):
+    first, second, seen = JobLifecycleObserver(), JobLifecycleObserver(), SimpleQueue()
+
+    def look(*_, observers, **__):
+        seen.put(list(observers))
+        return LoopExit.SHUTDOWN
+
+    monkeypatch.setattr(supervisor_module, "run_worker_loop", look)
+    monkeypatch.setattr(supervisor_module, "run_reaper_loop", look)
+    builder.with_registry(JobRegistry()).disable_scheduler()
+
+    assert builder.with_job_lifecycle_observer(first) is builder
+    builder.with_job_lifecycle_observer(second).build().join()
+
+    assert [seen.get(timeout=10) for _ in range(2)] == [[first, second]] * 2
+
+
+def test_an_observer_that_cannot_be_called_is_refused_at_once(builder):
+    with pytest.raises(ValidationError) as caught:
+        builder.with_job_lifecycle_observer("nobody")
+
+    assert caught.value.code == "observer.invalid_observer"
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -137,15 +153,18 @@ def test_both_sources_of_handlers_are_refused_in_either_order(builder, order):
         step()
 
     with pytest.raises(MixedRegistrySourcesError) as caught:
-        builder.disable_worker().disable_reaper().build()
+        without_loops(builder).build()
 
     assert caught.value.code == "supervisor.mixed_registry_sources"
 
 
+@pytest.mark.parametrize("scheduler", [True, False])
 @pytest.mark.parametrize(("worker", "reaper"), [(True, True), (True, False), (False, True)])
-def test_missing_handlers_name_the_loops_that_need_them(builder, worker, reaper):
+def test_missing_handlers_name_the_loops_that_need_them(builder, worker, reaper, scheduler):
     if not worker:
         builder.disable_worker()
+    if not scheduler:
+        builder.disable_scheduler()
     if not reaper:
         builder.disable_reaper()
 
@@ -173,7 +192,7 @@ def test_any_invalid_setting_is_refused_though_all_loops_are_off(pool, field, co
     before = runledger_threads()
 
     with pytest.raises(InvalidJobsConfigError) as caught:
-        Supervisor.builder(pool, config).disable_worker().disable_reaper().build()
+        without_loops(Supervisor.builder(pool, config)).build()
 
     assert caught.value.source.code == code
     assert caught.value.__cause__ is caught.value.source
@@ -196,35 +215,34 @@ def test_settings_are_checked_before_sources_and_sources_before_handlers(pool):
         ).build()
 
 
-def test_only_enabled_loops_run_in_a_fixed_order(pool):
-    def build(*disabled):
-        builder = Supervisor.builder(pool, CONFIG).with_registry(JobRegistry())
-        for disable in disabled:
-            disable(builder)
-        return builder.build()
+def test_a_scheduler_alone_needs_no_handlers(builder):
+    supervisor = builder.disable_worker().disable_reaper().build()
 
-    supervisors = [
-        build(lambda each: each.disable_worker(), lambda each: each.disable_reaper()),
-        build(lambda each: each.disable_reaper()),
-        build(lambda each: each.disable_worker()),
-        build(),
-    ]
+    assert loop_names(supervisor) == ["scheduler"]
+    supervisor.shutdown_with_timeout(30)
 
-    assert [loop_names(supervisor) for supervisor in supervisors] == [
-        [],
-        ["worker"],
-        ["reaper"],
-        ["worker", "reaper"],
-    ]
-    for supervisor in supervisors:
-        supervisor.shutdown_with_timeout(30)
+
+@pytest.mark.parametrize("worker", [True, False])
+@pytest.mark.parametrize("scheduler", [True, False])
+@pytest.mark.parametrize("reaper", [True, False])
+def test_only_enabled_loops_run_in_a_fixed_order(builder, worker, scheduler, reaper):
+    builder.with_registry(JobRegistry())
+    choices = {"worker": worker, "scheduler": scheduler, "reaper": reaper}
+    for name, is_enabled in choices.items():
+        if not is_enabled:
+            getattr(builder, f"disable_{name}")()
+
+    supervisor = builder.build()
+
+    assert loop_names(supervisor) == [name for name, is_enabled in choices.items() if is_enabled]
+    supervisor.shutdown_with_timeout(30)
 
 
 def test_the_environment_gives_the_settings_by_default(pool, monkeypatch):
     monkeypatch.setenv("JOBS_WORKER_ID", "from-env")
     assert re.fullmatch(
         "from-env:[0-9a-f]{8}",
-        Supervisor.builder(pool).disable_worker().disable_reaper().build().worker_id,
+        without_loops(Supervisor.builder(pool)).build().worker_id,
     )
 
     monkeypatch.setenv("JOBS_POLL_INTERVAL_MS", "soon")
@@ -243,7 +261,7 @@ def test_something_else_is_no_pool():
 def test_each_supervisor_has_a_worker_id_of_its_own(builder, reaper):
     seen = []
 
-    def look(pool, config, stop, *, health, registry=None):
+    def look(pool, config, stop, **_):
         seen.append(config.worker_id)
         return LoopExit.SHUTDOWN
 
@@ -260,7 +278,7 @@ def test_each_supervisor_has_a_worker_id_of_its_own(builder, reaper):
 def test_a_supervisor_freezes_its_catalog(builder):
     catalog = JobCatalog()
 
-    supervisor = builder.with_catalog(catalog).disable_worker().disable_reaper().build()
+    supervisor = without_loops(builder.with_catalog(catalog)).build()
 
     assert catalog.frozen
     supervisor.join()
@@ -269,7 +287,7 @@ def test_a_supervisor_freezes_its_catalog(builder):
 def test_a_supervisor_freezes_its_registry(builder):
     registry = JobRegistry()
 
-    builder.with_registry(registry).disable_worker().disable_reaper().build()
+    without_loops(builder.with_registry(registry)).build()
 
     with pytest.raises(ValidationError) as caught:
         registry.register_function("jobs.one", lambda context, payload: None)
@@ -297,6 +315,38 @@ def test_without_loops_everything_returns_at_once(idle):
     idle.join()
     idle.shutdown()
     idle.shutdown_with_timeout(0)
+
+
+def test_without_loops_a_run_waits_for_its_source(idle):
+    gate, is_waited_for = threading.Event(), threading.Event()
+
+    def source():
+        is_waited_for.set()
+        gate.wait(60)
+
+    run = threading.Thread(target=idle.run_until_shutdown, args=(source, 1), daemon=True)
+    run.start()
+    assert is_waited_for.wait(10)
+    run.join(0.05)
+    assert run.is_alive()
+    gate.set()
+
+    run.join(10)
+
+    assert not run.is_alive()
+    assert idle.is_shutdown_requested
+
+
+def test_loops_that_have_just_begun_are_stopped_though_the_server_is_away(builder):
+    # Real ones, and nobody listens at that address.
+    catalog = JobCatalog().job("jobs.one", lambda context, payload: None)
+    builder.with_catalog(catalog)
+
+    for _ in range(20):
+        supervisor = builder.build()
+        supervisor.shutdown_with_timeout(30)
+
+        assert [loop.state for loop in supervisor.health().loops] == [LoopState.STOPPED] * 3
 
 
 def test_handles_share_their_state_and_a_request_before_join_is_honoured(reaper):
@@ -342,7 +392,7 @@ def test_a_loop_that_fails_ends_the_supervisor(reaper):
 
 
 def test_a_stuck_loop_is_named_after_the_deadline(reaper, release):
-    def stuck(pool, config, stop, *, health, registry=None):
+    def stuck(pool, config, stop, **_):
         release.wait(60)
         return LoopExit.SHUTDOWN
 
@@ -366,7 +416,7 @@ def test_a_thread_that_cannot_start_stops_those_that_did(builder, monkeypatch):
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    def tell(pool, registry, config, stop, *, health):
+    def tell(pool, registry, config, stop, **_):
         stop.wait(60)
         stopped.set()
         return LoopExit.SHUTDOWN
@@ -409,11 +459,11 @@ def test_the_error_of_a_with_block_goes_before_that_of_a_loop(reaper, caplog):
 def test_health_tells_what_a_loop_reports(reaper):
     reported = threading.Event()
 
-    def report(pool, config, stop, *, health, registry=None):
+    def report(pool, config, stop, *, health, **_):
         health.failed(ZeroDivisionError())
         health.passed(backlog=4)
         reported.set()
-        return cooperative(pool, config, stop, health=health)
+        return cooperative(pool, config, stop)
 
     with reaper(report) as supervisor:
         assert reported.wait(10)
@@ -427,7 +477,7 @@ def test_health_tells_what_a_loop_reports(reaper):
 def test_a_dropped_supervisor_warns_and_asks_its_loops_to_stop(reaper, caplog):
     stopped = threading.Event()
 
-    def tell(pool, config, stop, *, health, registry=None):
+    def tell(pool, config, stop, **_):
         stop.wait(60)
         stopped.set()
         return LoopExit.SHUTDOWN
@@ -482,6 +532,17 @@ def test_a_child_process_is_refused(idle, monkeypatch, use):
     assert caught.value.code == "supervisor.forked"
 
 
+def test_a_pool_of_the_parent_process_is_refused(builder, pool, monkeypatch):
+    require_own_pool(pool)
+    child = os.getpid() + 1
+    monkeypatch.setattr(os, "getpid", lambda: child)
+
+    with pytest.raises(ValidationError) as caught:
+        builder.build()
+
+    assert caught.value.code == "db.forked"
+
+
 def test_a_child_process_may_leave_the_block_and_drop_the_supervisor(reaper, monkeypatch):
     supervisor = reaper(cooperative)
     own, child = os.getpid, os.getpid() + 1
@@ -493,26 +554,3 @@ def test_a_child_process_may_leave_the_block_and_drop_the_supervisor(reaper, mon
 
     assert not supervisor.is_shutdown_requested
     supervisor.shutdown()
-
-
-@pytest.mark.parametrize("name", ["worker", "reaper"])
-def test_a_loop_refuses_only_its_own_settings_and_without_a_connection(pool, name):
-    stop = StopToken()
-    stop.request()
-    reaper_config = replace(CONFIG, reaper_interval_seconds=0)
-    worker_config = replace(CONFIG, poll_interval_ms=0)
-    loops = {
-        "worker": lambda config: run_worker_loop(pool, JobRegistry(), config, stop),
-        "reaper": lambda config: run_reaper_loop(pool, config, stop),
-    }
-    own, foreign = (
-        (worker_config, reaper_config) if name == "worker" else (reaper_config, worker_config)
-    )
-
-    refused = loops[name](own)
-    accepted = loops[name](foreign)
-
-    assert isinstance(refused, InvalidConfig)
-    assert isinstance(refused.error, JobsConfigError)
-    # With the stop set already it returns without a query: nobody listens at that address.
-    assert accepted is LoopExit.SHUTDOWN

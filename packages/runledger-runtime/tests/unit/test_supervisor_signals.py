@@ -16,6 +16,7 @@ from runledger_runtime import supervisor as module
 from runledger_runtime.catalog import JobCatalog
 from runledger_runtime.config import JobsConfig
 from runledger_runtime.errors import LoopExit, ShutdownAbortedError
+from runledger_runtime.stop_signals import StopSignals
 from runledger_runtime.supervisor import Supervisor
 
 logging.getLogger("runledger_runtime.reaper").addHandler(logging.NullHandler())
@@ -29,15 +30,24 @@ def say_when_handled():
         threading.Event().wait(0.001)
     say("ready")
 
-def stubborn(pool, config, stop, *, health, registry=None):
+def stubborn(pool, config, stop, **_):
     stop.wait()
     say("draining")
     threading.Event().wait()
 
+def tellable(pool, config, stop, **_):
+    aborted = threading.Event()
+    stop.add_abort_callback(aborted.set)
+    stop.wait()
+    say("draining")
+    aborted.wait()
+    say("told")
+    return LoopExit.SHUTDOWN
+
 def build():
     pool = ConnectionPool("postgresql://postgres@127.0.0.1:1/nothing", open=False)
     builder = Supervisor.builder(pool, JobsConfig("test")).with_catalog(JobCatalog())
-    return builder.disable_worker().build()
+    return builder.disable_worker().disable_scheduler().build()
 
 threading.Thread(target=say_when_handled, daemon=True).start()
 """
@@ -137,7 +147,7 @@ def test_a_second_signal_ends_the_process_at_once_with_an_error(first, second):
         returncode, output, errors = end(process)
     assert returncode == 1
     assert output == ""
-    assert "supervisor.shutdown_aborted: a second signal left running: reaper" in errors
+    assert "supervisor.shutdown_aborted: a second signal ended the wait for: reaper" in errors
 
 
 @pytest.mark.parametrize("third", [signal.SIGTERM, signal.SIGINT])
@@ -162,6 +172,85 @@ def test_a_third_signal_does_not_disturb_the_exit(third):
         tell(process, "cleaned up")
 
         assert end(process) == (70, "cleaned up\n", "")
+
+
+def test_a_second_signal_tells_what_still_runs_before_the_process_ends():
+    text = """
+    module.run_reaper_loop = tellable
+    try:
+        build().run_until_shutdown(timeout=3600)
+    except ShutdownAbortedError as error:
+        say(error.tasks)
+        sys.exit(70)
+    """
+    with program(text) as process:
+        expect(process, "ready")
+        process.send_signal(signal.SIGTERM)
+        expect(process, "draining")
+
+        process.send_signal(signal.SIGTERM)
+
+        assert end(process) == (70, "told\n('reaper',)\n", "")
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        (signal.SIGTERM, signal.SIGTERM, signal.SIGTERM),
+        (signal.SIGTERM, signal.SIGINT, signal.SIGINT),
+        (signal.SIGINT, signal.SIGTERM, signal.SIGINT),
+    ],
+)
+def test_three_signals_at_once_end_the_process_as_two_do(numbers):
+    text = """
+    module.run_reaper_loop = stubborn
+    build().run_until_shutdown(timeout=3600)
+    """
+    with program(text) as process:
+        expect(process, "ready")
+        process.send_signal(numbers[0])
+        expect(process, "draining")
+
+        process.send_signal(numbers[1])
+        process.send_signal(numbers[2])
+
+        returncode, output, errors = end(process)
+    assert returncode == 1
+    assert output == ""
+    assert "supervisor.shutdown_aborted: a second signal ended the wait for: reaper" in errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_before_the_run_stops_the_loops_and_the_process_ends_well(number):
+    text = f"""
+    with StopSignals() as signals:
+        signal.raise_signal({number:d})
+        supervisor = build()
+        supervisor.run_until_shutdown(signals)
+    say("ended")
+    """
+    with program(text) as process:
+        code, output, errors = end(process)
+
+    assert (code, output.split()[-1], errors) == (0, "ended", "")
+
+
+def test_a_signal_before_the_run_is_the_first_of_two():
+    text = """
+    module.run_reaper_loop = stubborn
+    with StopSignals() as signals:
+        supervisor = build()
+        signal.raise_signal(signal.SIGTERM)
+        supervisor.run_until_shutdown(signals, timeout=600)
+    """
+    with program(text) as process:
+        assert {heard(process), heard(process)} == {"ready", "draining"}
+
+        process.send_signal(signal.SIGTERM)
+
+        code, _, errors = end(process)
+    assert code == 1
+    assert "supervisor.shutdown_aborted" in errors
 
 
 def test_the_process_ends_after_the_deadline_though_a_loop_is_stuck():

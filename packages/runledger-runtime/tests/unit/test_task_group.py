@@ -1,6 +1,7 @@
 import math
 import threading
 import time
+from queue import SimpleQueue
 
 import pytest
 
@@ -20,33 +21,13 @@ from runledger_runtime.errors import (
     TooFewConnectionsError,
 )
 from runledger_runtime.health import LoopState
-from runledger_runtime.shutdown import StopToken
 from runledger_runtime.task_group import TaskGroup
 
+from ._ending import wait_until_ended
+
+pytestmark = pytest.mark.usefixtures("no_thread_left")
+
 LONG = 60.0
-
-
-@pytest.fixture(autouse=True)
-def no_thread_left():
-    yield
-    # The loops of one test must not be taken for those of the next.
-    for thread in threading.enumerate():
-        if thread.name in {"runledger-worker", "runledger-reaper"}:
-            thread.join(30)
-            assert not thread.is_alive()
-
-
-@pytest.fixture
-def stop():
-    return StopToken()
-
-
-@pytest.fixture
-def release():
-    # Lets tasks that ignore the stop end after the test.
-    event = threading.Event()
-    yield event
-    event.set()
 
 
 @pytest.fixture
@@ -78,13 +59,6 @@ def failing():
 
 def completing():
     return LoopExit.COMPLETED
-
-
-def wait_until_ended(group, name):
-    # A group says nothing by itself; a second waiter sees each task end.
-    with group._inbox() as inbox:
-        while group.states[name] is LoopState.RUNNING:
-            inbox.get(timeout=10)
 
 
 def test_threads_are_named_daemons(group, stuck):
@@ -140,6 +114,48 @@ def test_a_task_that_ended_early_is_reported_after_a_later_request(group, stop, 
 
     with pytest.raises(TaskExitedUnexpectedlyError):
         group.shutdown()
+
+
+def test_a_request_takes_all_tasks_that_have_ended_and_waits_for_the_rest(group, cooperative):
+    group.spawn("worker", cooperative)
+    group.spawn("scheduler", completing)
+    wait_until_ended(group, "scheduler")
+    group.spawn("reaper", failing)
+    wait_until_ended(group, "reaper")
+
+    with pytest.raises(TaskExitedUnexpectedlyError) as caught:
+        group.shutdown()
+
+    assert caught.value.task == "scheduler"
+    assert group.states == {
+        "worker": LoopState.STOPPED,
+        "scheduler": LoopState.FAILED,
+        "reaper": LoopState.FAILED,
+    }
+    assert group.is_settled
+
+
+def test_several_threads_may_wait_and_stop_at_once(group, stop, cooperative):
+    group.spawn("worker", cooperative)
+    ended = SimpleQueue()
+
+    def call(wait):
+        wait()
+        ended.put(wait)
+
+    waits = [
+        group.join,
+        group.join,
+        lambda: group.run_until_shutdown(threading.Event(), LONG),
+        lambda: group.shutdown_with_timeout(LONG),
+        group.shutdown,
+        stop.request,
+    ]
+    for wait in waits:
+        threading.Thread(target=call, args=(wait,), daemon=True).start()
+
+    assert {ended.get(timeout=10) for _ in waits} == set(waits)
+    assert group.states == {"worker": LoopState.STOPPED}
 
 
 def test_completion_in_a_race_with_the_request_is_an_error(group, stop):

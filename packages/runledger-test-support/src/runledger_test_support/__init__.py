@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .proxy import CommitTrap, CutPoint, FaultProxy, ProxyMode
     from .server import DatabaseServer
     from .signals import ObservedEvent, ObservedKind, WaitableObserver
+    from .workflows import expected_run_status, expected_step_statuses
 
 _HOMES: Final = {
     "ageing": (
@@ -54,6 +55,7 @@ _HOMES: Final = {
     "proxy": ("CommitTrap", "CutPoint", "FaultProxy", "ProxyMode"),
     "server": ("DatabaseServer",),
     "signals": ("ObservedEvent", "ObservedKind", "WaitableObserver"),
+    "workflows": ("expected_run_status", "expected_step_statuses"),
 }
 _MODULE_OF: Final = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -79,6 +81,8 @@ __all__ = [
     "age_lease",
     "age_worker",
     "assert_enqueued",
+    "expected_run_status",
+    "expected_step_statuses",
     "expire_lease",
     "make_definition",
     "make_due",

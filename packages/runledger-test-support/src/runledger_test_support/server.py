@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import KW_ONLY, dataclass, field
+from contextlib import closing, contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import psycopg
@@ -60,7 +60,6 @@ class ServerOrigin(StrEnum):
     BINARIES = "BINARIES"
 
 
-@dataclass(frozen=True, slots=True)
 class DatabaseServer:
     """A server to make databases on.
 
@@ -70,10 +69,12 @@ class DatabaseServer:
         origin: Whether the server is somebody's or was started for the session.
     """
 
-    admin_dsn: str = field(repr=False)
-    version_number: int
-    _: KW_ONLY
-    origin: ServerOrigin
+    def __init__(self, admin_dsn: str, version_number: int, *, origin: ServerOrigin) -> None:
+        self.admin_dsn = admin_dsn
+        self.version_number = version_number
+        self.origin = origin
+        self._lock = threading.Lock()
+        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
 
     def dsn(self, database: str) -> str:
         """Return the URL of another database of the server."""
@@ -83,6 +84,26 @@ class DatabaseServer:
             if value is not None
         }
         return dsn_of(parameters | {"dbname": database})
+
+    def execute(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
+        """Run a statement in the admin database, outside of transactions; return its rows.
+
+        Connecting takes longer than most statements, so that one connection is kept.
+        """
+        with self._lock:
+            if self._connection is None or self._connection.closed:
+                self._connection = psycopg.connect(self.admin_dsn, autocommit=True)
+            cursor = self._connection.execute(sql, parameters)  # pyright: ignore[reportArgumentType, reportCallIssue]  # of ours
+            return cursor.fetchall() if cursor.description else []
+
+    def close(self) -> None:
+        """Close that connection."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+
+    def __repr__(self) -> str:
+        return f"DatabaseServer({self.version_number}, {self.origin})"
 
 
 @contextmanager
@@ -99,11 +120,14 @@ def provide_server(settings: Mapping[str, str] = DEFAULT_SETTINGS) -> Generator[
     """
     admin_url = os.environ.get(ADMIN_URL_VARIABLE)
     if admin_url:
-        yield _describe(admin_url, ServerOrigin.ADMIN_URL)
+        with closing(_describe(admin_url, ServerOrigin.ADMIN_URL)) as server:
+            yield server
         return
-    embedded = _start(settings)
-    with embedded:
-        yield _describe(embedded.dsn(), ServerOrigin.BINARIES)
+    with (
+        _start(settings) as embedded,
+        closing(_describe(embedded.dsn(), ServerOrigin.BINARIES)) as server,
+    ):
+        yield server
 
 
 def _start(settings: Mapping[str, str]) -> EmbeddedServer:

@@ -49,8 +49,9 @@ def test_fixtures_go_through_the_pooler_without_prepared_statements(
             return connection.info.port
 
         def test_pooled(runledger_database, runledger_pool, runledger_pooler):
-            direct = port(runledger_database.connect_directly())
-            assert runledger_pooler.port != direct
+            direct = runledger_database.connect_directly()
+            assert runledger_pooler.port != port(direct)
+            assert direct.prepare_threshold == 5
             assert port(runledger_database.connect()) == runledger_pooler.port
             with runledger_pool.connection() as one, runledger_pool.connection() as two:
                 assert port(one) == runledger_pooler.port

@@ -11,11 +11,12 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import tuple_row
 
-from runledger_core import JobStatus, Scope, ValidationError
+from runledger_core import JobStatus, Scope, ValidationError, WorkflowRunStatus
 from runledger_postgres.admin import (
     BoundedCount,
     WaitingJob,
     count_jobs_by_status_bounded,
+    count_workflow_runs_by_status_bounded,
     oldest_waiting_jobs,
 )
 from runledger_postgres.errors import classify_query_error
@@ -40,8 +41,9 @@ class Snapshot:
 
     Attributes:
         taken_at: The instant.
-        scope: Whose jobs are counted; workers belong to no organization.
+        scope: Whose jobs and runs are counted; workers belong to no organization.
         counts: Jobs of each status, none counted beyond `COUNT_CAP`.
+        runs: Workflow runs of each status, none counted beyond `COUNT_CAP`.
         oldest_waiting: For each type the due job that has been waiting for longest.
         workers: Those that report, last seen first.
     """
@@ -50,6 +52,7 @@ class Snapshot:
     scope: Scope
     _: KW_ONLY
     counts: Mapping[JobStatus, BoundedCount]
+    runs: Mapping[WorkflowRunStatus, BoundedCount]
     oldest_waiting: list[WaitingJob]
     workers: list[WorkerRecord]
 
@@ -64,7 +67,7 @@ def fetch_snapshot(database_url: str, scope: Scope, *, check_schema: bool = True
 
     Args:
         database_url: A PostgreSQL URL or keyword string.
-        scope: Whose jobs to count.
+        scope: Whose jobs and workflow runs to count.
         check_schema: Refuse a database whose schema is not that of this version.
 
     Raises:
@@ -97,6 +100,7 @@ def _read(
         taken_at,
         scope,
         counts=count_jobs_by_status_bounded(connection, scope=scope, cap=COUNT_CAP),
+        runs=count_workflow_runs_by_status_bounded(connection, scope=scope, cap=COUNT_CAP),
         oldest_waiting=oldest_waiting_jobs(connection, scope=scope),
         workers=list_workers(connection),
     )

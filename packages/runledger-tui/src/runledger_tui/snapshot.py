@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
-from typing import Final, TextIO
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final, TextIO, TypeVar
 
 from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from runledger_core import JobStatus, ScopeKind, visible_text
+from runledger_core import JobStatus, ScopeKind, WorkflowRunStatus, visible_text
+from runledger_postgres.admin import BoundedCount
 from runledger_postgres.workers import WorkerRecord, WorkerState
 
 from .fetch import Snapshot, is_live
 from .format import format_count, format_instant, format_seconds
+
+_Status = TypeVar("_Status", bound=StrEnum)
 
 _STYLES: Final = {
     JobStatus.PENDING: "yellow",
@@ -22,6 +27,13 @@ _STYLES: Final = {
     JobStatus.SUCCEEDED: "green",
     JobStatus.DEAD_LETTERED: "bold red",
     JobStatus.CANCELED: "bright_black",
+}
+_RUN_STYLES: Final = {
+    WorkflowRunStatus.RUNNING: "cyan",
+    WorkflowRunStatus.WAITING_FOR_EXTERNAL: "yellow",
+    WorkflowRunStatus.SUCCEEDED: "green",
+    WorkflowRunStatus.COMPLETED_WITH_ERRORS: "bold red",
+    WorkflowRunStatus.CANCELED: "bright_black",
 }
 
 
@@ -31,7 +43,12 @@ def render_text(snapshot: Snapshot, stream: TextIO) -> str:
     console = Console(file=stream, markup=False, emoji=False, highlight=False)
     with console.capture() as captured:
         console.print(_heading(snapshot), soft_wrap=True)
-        for part in (_counts(snapshot), _oldest(snapshot), _workers(snapshot)):
+        for part in (
+            _counts("Jobs", snapshot.counts, _STYLES),
+            _runs(snapshot),
+            _oldest(snapshot),
+            _workers(snapshot),
+        ):
             console.print()
             console.print(part)
     return captured.get()
@@ -40,19 +57,17 @@ def render_text(snapshot: Snapshot, stream: TextIO) -> str:
 def render_json(snapshot: Snapshot) -> str:
     """Return the snapshot as one JSON object.
 
-    Its keys: `taken_at`; `organization_id` (null for all jobs); `jobs`, by status `count` and
-    `is_exact`; `oldest_waiting`, by job type; `workers`, last seen first. Times are ISO 8601 in
-    UTC, lengths of time are seconds. Control characters are marks, as in the text.
+    Its keys: `taken_at`; `organization_id` (null for all jobs); `jobs` and `workflow_runs`, by
+    status `count` and `is_exact`; `oldest_waiting`, by job type; `workers`, last seen first. Times
+    are ISO 8601 in UTC, lengths of time are seconds. Control characters are marks, as in the text.
     """
     organization_id = snapshot.scope.organization_id
     return json.dumps(
         {
             "taken_at": snapshot.taken_at.isoformat(),
             "organization_id": None if organization_id is None else str(organization_id),
-            "jobs": {
-                status.value: {"count": count.total, "is_exact": count.is_exact}
-                for status, count in snapshot.counts.items()
-            },
+            "jobs": _counts_json(snapshot.counts),
+            "workflow_runs": _counts_json(snapshot.runs),
             "oldest_waiting": [
                 {
                     "job_type": visible_text(waiting.job_type),
@@ -66,6 +81,13 @@ def render_json(snapshot: Snapshot) -> str:
         },
         indent=2,
     )
+
+
+def _counts_json(counts: Mapping[_Status, BoundedCount]) -> dict[str, object]:
+    return {
+        status.value: {"count": count.total, "is_exact": count.is_exact}
+        for status, count in counts.items()
+    }
 
 
 def _worker_json(worker: WorkerRecord) -> dict[str, object]:
@@ -94,14 +116,22 @@ def _heading(snapshot: Snapshot) -> Text:
     return Text(f"Runledger, {whose}, {format_instant(snapshot.taken_at)}", style="bold")
 
 
-def _counts(snapshot: Snapshot) -> RenderableType:
-    table = _table("Jobs")
+def _counts(
+    title: str, counts: Mapping[_Status, BoundedCount], styles: Mapping[_Status, str]
+) -> RenderableType:
+    table = _table(title)
     table.add_column("Status")
     table.add_column("Count", justify="right")
-    for status, count in snapshot.counts.items():
+    for status, count in counts.items():
         number = format_count(count.total, is_exact=count.is_exact)
-        table.add_row(Text(status.value, style=_STYLES[status]), Text(number))
+        table.add_row(Text(status.value, style=styles[status]), Text(number))
     return table
+
+
+def _runs(snapshot: Snapshot) -> RenderableType:
+    if not any(count.total for count in snapshot.runs.values()):
+        return Text("There are no workflow runs.")
+    return _counts("Workflow runs", snapshot.runs, _RUN_STYLES)
 
 
 def _oldest(snapshot: Snapshot) -> RenderableType:

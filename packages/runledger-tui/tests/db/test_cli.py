@@ -16,12 +16,13 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from runledger_core import JobEnqueue
+from runledger_core import JobEnqueue, WorkflowDagBuilder
 from runledger_postgres import connect_pool, enqueue_job
 from runledger_postgres.embedded import EmbeddedServer
 from runledger_postgres.lifecycle import claim_jobs
 from runledger_postgres.migrations import migrate
 from runledger_postgres.workers import WorkerReport, record_worker
+from runledger_postgres.workflows import enqueue_workflow_run
 from runledger_test_support import age_worker
 from runledger_tui import fetch
 from runledger_tui.cli import main
@@ -101,6 +102,13 @@ def test_snapshot_of_an_empty_queue(capsys, runledger_database):
         "DEAD_LETTERED": 0,
         "CANCELED": 0,
     }
+    assert {status: count["count"] for status, count in shown["workflow_runs"].items()} == {
+        "RUNNING": 0,
+        "WAITING_FOR_EXTERNAL": 0,
+        "SUCCEEDED": 0,
+        "COMPLETED_WITH_ERRORS": 0,
+        "CANCELED": 0,
+    }
     assert (shown["oldest_waiting"], shown["workers"]) == ([], [])
 
 
@@ -113,6 +121,20 @@ def test_snapshot_counts_jobs_waits_and_workers(capsys, pool, runledger_database
     assert shown["jobs"]["LEASED"] == {"count": 1, "is_exact": True}
     assert [one["job_type"] for one in shown["oldest_waiting"]] == ["test.job"]
     assert [(one["worker_id"], one["is_live"]) for one in shown["workers"]] == [("worker-1", True)]
+
+
+def test_snapshot_counts_workflow_runs_of_the_scope(capsys, pool, runledger_database):
+    for organization_id in (ORGANIZATION, None):
+        builder = WorkflowDagBuilder("test.workflow", {}).external("approval", {})
+        if organization_id is not None:
+            builder = builder.organization_id(organization_id)
+        enqueue_workflow_run(pool, builder.build())
+
+    all_runs = snapshot(capsys, runledger_database.dsn)["workflow_runs"]
+    theirs = snapshot(capsys, runledger_database.dsn, "--org", str(ORGANIZATION))["workflow_runs"]
+
+    assert all_runs["WAITING_FOR_EXTERNAL"] == {"count": 2, "is_exact": True}
+    assert theirs["WAITING_FOR_EXTERNAL"] == {"count": 1, "is_exact": True}
 
 
 def test_snapshot_for_people_names_the_same(capsys, pool, runledger_database):

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from runledger_core import JobStatus, Scope
+from runledger_core import JobStatus, Scope, WorkflowRunStatus
 from runledger_postgres.admin import BoundedCount, WaitingJob
 from runledger_postgres.workers import WorkerRecord, WorkerState
 from runledger_tui.fetch import Snapshot
@@ -40,6 +40,13 @@ SNAPSHOT = Snapshot(
         JobStatus.DEAD_LETTERED: BoundedCount(1, is_exact=True),
         JobStatus.CANCELED: BoundedCount(0, is_exact=True),
     },
+    runs={
+        WorkflowRunStatus.RUNNING: BoundedCount(2, is_exact=True),
+        WorkflowRunStatus.WAITING_FOR_EXTERNAL: BoundedCount(1, is_exact=True),
+        WorkflowRunStatus.SUCCEEDED: BoundedCount(100_000, is_exact=False),
+        WorkflowRunStatus.COMPLETED_WITH_ERRORS: BoundedCount(0, is_exact=True),
+        WorkflowRunStatus.CANCELED: BoundedCount(0, is_exact=True),
+    },
     oldest_waiting=[
         WaitingJob("test.a", JOB, due_at=NOON, waiting_seconds=12.5),
         WaitingJob("test.b", JOB, due_at=NOON, waiting_seconds=4_000.0),
@@ -50,7 +57,8 @@ SNAPSHOT = Snapshot(
         replace(WORKER, worker_id="worker-3", state=WorkerState.DRAINING),
     ],
 )
-EMPTY = replace(SNAPSHOT, oldest_waiting=[], workers=[])
+NO_RUNS = dict.fromkeys(WorkflowRunStatus, BoundedCount(0, is_exact=True))
+EMPTY = replace(SNAPSHOT, runs=NO_RUNS, oldest_waiting=[], workers=[])
 HOSTILE = "\x1b]52;c;eA==\x07\x1b[2J\r\n\x7f\x9b\u202e[bold red]x[/] :smile: [link=http://x]"
 
 
@@ -71,6 +79,13 @@ def test_people_see_counts_waits_and_workers():
         "SUCCEEDED 12",
         "DEAD_LETTERED 1",
         "CANCELED 0",
+        "Workflow runs",
+        "Status Count",
+        "RUNNING 2",
+        "WAITING_FOR_EXTERNAL 1",
+        "SUCCEEDED 100,000+",
+        "COMPLETED_WITH_ERRORS 0",
+        "CANCELED 0",
         "Oldest waiting job of each type",
         "Job type Waiting Job",
         "test.b 1 h 6 min 01900000-0000-7000-8000-000000000002",
@@ -86,6 +101,7 @@ def test_people_see_counts_waits_and_workers():
 def test_empty_queue_is_said_in_words():
     lines = lines_of(EMPTY)
 
+    assert "There are no workflow runs." in lines
     assert "No job is due and waiting." in lines
     assert "No worker reports." in lines
 
@@ -103,11 +119,20 @@ def test_colours_are_for_terminals_only():
 def test_scripts_get_one_json_object():
     shown = json.loads(render_json(replace(SNAPSHOT, scope=Scope.organization(ORGANIZATION))))
 
-    assert list(shown) == ["taken_at", "organization_id", "jobs", "oldest_waiting", "workers"]
+    assert list(shown) == [
+        "taken_at",
+        "organization_id",
+        "jobs",
+        "workflow_runs",
+        "oldest_waiting",
+        "workers",
+    ]
     assert shown["taken_at"] == "2026-01-01T12:00:00+00:00"
     assert shown["organization_id"] == str(ORGANIZATION)
     assert shown["jobs"]["PENDING"] == {"count": 100_000, "is_exact": False}
     assert list(shown["jobs"]) == ["PENDING", "LEASED", "SUCCEEDED", "DEAD_LETTERED", "CANCELED"]
+    assert list(shown["workflow_runs"]) == [status.value for status in WorkflowRunStatus]
+    assert shown["workflow_runs"]["SUCCEEDED"] == {"count": 100_000, "is_exact": False}
     assert shown["oldest_waiting"][0] == {
         "job_type": "test.a",
         "job_id": str(JOB),

@@ -8,7 +8,14 @@ from runledger_core.identifiers import JobType
 from runledger_core.jobs.status import JobStage
 from runledger_core.jsonvalue import JsonInput, encode_json
 from runledger_core.limits import INT32_MAX, INT32_MIN, current_limits
-from runledger_core.text import check_choice, check_instant, check_int, check_text, check_uuid
+from runledger_core.text import (
+    check_choice,
+    check_instant,
+    check_int,
+    check_text,
+    check_trace_context,
+    check_uuid,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +34,9 @@ class JobEnqueue:
             time of the call, for a keyed request that may be repeated.
         idempotency_key: At most one job exists per job type, organization and key.
         stage: First stage shown.
+        trace_context: Where a trace goes on in the handler, such as a W3C `traceparent`: printable
+            ASCII, at most 1,024 characters. No part of what a key stands for: a repeated request
+            may have another, and the job keeps that of the first.
         payload_json: The payload as it will be stored.
     """
 
@@ -40,6 +50,7 @@ class JobEnqueue:
     next_run_at: datetime | None = None
     idempotency_key: str | None = field(default=None, repr=False)
     stage: JobStage | None = None
+    trace_context: str | None = field(default=None, repr=False, compare=False)
     payload_json: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -68,6 +79,8 @@ class JobEnqueue:
             store(self, "idempotency_key", key)
         if self.stage is not None:
             store(self, "stage", check_choice(self.stage, field="stage", choices=JobStage))
+        if self.trace_context is not None:
+            store(self, "trace_context", check_trace_context(self.trace_context))
 
     def _check_integer(self, name: str, *, minimum: int) -> None:
         value = getattr(self, name)

@@ -1,15 +1,17 @@
 """What handlers implement, and what they receive."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from enum import StrEnum
 from threading import Event
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, runtime_checkable
 from uuid import UUID
 
-from runledger_core.identifiers import JobType, WorkerId
+from runledger_core.identifiers import JobType, StepKey, WorkerId
 from runledger_core.jobs.outcome import JobCompletion, JobFailure
 from runledger_core.jobs.status import JobDeadLetterReason, JobStage
 from runledger_core.jsonvalue import UNSET, JsonInput, JsonValue, Unset
@@ -17,6 +19,8 @@ from runledger_core.jsonvalue import UNSET, JsonInput, JsonValue, Unset
 if TYPE_CHECKING:
     # Only a name for type checkers: this distribution needs nothing but the standard library.
     import psycopg
+
+_NO_OUTPUTS: Final[Mapping[str, JsonValue]] = MappingProxyType({})
 
 HandlerResult: TypeAlias = JobCompletion | JobFailure | None
 """What a handler returns; None is a success without output."""
@@ -67,11 +71,15 @@ class JobDeadLetterInfo:
 class JobContext(ABC):
     """Give a handler its job's data and services; the runtime implements it.
 
-    A thread cannot be stopped from outside. When the attempt times out, loses its lease or is
-    cancelled, `cancelled` is set and work on `connection()` is cancelled; a handler that goes on
-    keeps its thread, while its later reports are refused and its job may run elsewhere.
+    When the attempt times out, loses its lease, is cancelled, or the worker is stopped for good,
+    `cancelled` is set and work on `connection()` is cancelled. An `async def` handler gets a
+    `CancelledError` then; a thread cannot be stopped from outside. A handler that goes on keeps its
+    thread, while its later reports are refused and its job may run elsewhere.
 
-    `progress`, `log` and `connection` raise `JobCancelled` once the handler should stop.
+    `progress`, `log` and `connection` raise `JobCancelled` once the handler should stop. They and
+    `wait` block their thread, so that on an event loop of the worker they are refused with
+    `job.blocks_event_loop`: use `await asyncio.to_thread(context.progress, ...)`. The same is true
+    of `step_key` and `prerequisite_outputs` until they were read.
 
     Attributes:
         job_id: The job.
@@ -83,6 +91,9 @@ class JobContext(ABC):
         worker_id: The worker that runs it.
         checkpoint: What an earlier attempt stored, None if nothing.
         deadline: End of this attempt's time in UTC, estimated by the local clock.
+        trace_context: What the enqueue gave as such; whatever the row holds, None if nothing.
+        workflow_run_id: Run whose step the job is; None for a job that is no workflow's.
+            Dead-letter hooks are not told of workflows.
     """
 
     job_id: UUID
@@ -94,6 +105,34 @@ class JobContext(ABC):
     worker_id: WorkerId
     checkpoint: JsonValue
     deadline: datetime
+    trace_context: str | None = None
+    workflow_run_id: UUID | None = None
+
+    @property
+    def step_key(self) -> StepKey | None:
+        """Return the key of the step that the job is; None for a job that is no workflow's.
+
+        The first look is one query, which reads no outputs. Those bring the key with them.
+
+        Raises:
+            JobCancelled: The handler should stop.
+            ValidationError: `job.blocks_event_loop`.
+        """
+        return None
+
+    @property
+    def prerequisite_outputs(self) -> Mapping[str, JsonValue]:
+        """Return what the steps before this one gave, by their keys, for it to read.
+
+        Those that succeeded are in it, with None if they gave nothing; those that failed or were
+        cancelled are not. Only direct prerequisites are; empty for a job that is no workflow's.
+
+        Raises:
+            JobCancelled: The handler should stop.
+            ValidationError: `job.blocks_event_loop`.
+            InternalError: `job.undecodable_row` if Python cannot read one of them.
+        """
+        return _NO_OUTPUTS
 
     @property
     @abstractmethod
@@ -188,8 +227,10 @@ class JobHandler(Protocol):
         """Return the type; a class attribute will do."""
         ...
 
-    def execute(self, context: JobContext, payload: JsonValue) -> HandlerResult:
-        """Run one attempt, on a thread of the worker's.
+    def execute(
+        self, context: JobContext, payload: JsonValue
+    ) -> HandlerResult | Awaitable[HandlerResult]:
+        """Run one attempt: a `def` on a thread of the worker's, an `async def` on its event loop.
 
         Returns:
             None or a completion for success, a failure otherwise; a failure may be raised too.
@@ -203,6 +244,6 @@ class DeadLetterHandler(Protocol):
 
     def on_dead_letter(
         self, context: JobContext, payload: JsonValue, info: JobDeadLetterInfo
-    ) -> None:
-        """React after the dead letter is stored; its exceptions change nothing."""
+    ) -> Awaitable[None] | None:
+        """React after the dead letter is stored; what it raises changes nothing."""
         ...

@@ -3,38 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, LiteralString
 
-from sqlalchemy import func, literal, select, union_all
+from sqlalchemy import literal, select, union_all
 
-from runledger_core import JobStatus, Scope, check_int
+from runledger_core import JobStatus, Scope
 
 from .._database import Database
 from .._rows import Statement, column
 from .._scope import IN_SCOPE, scope_parameters
 from .._session import Bound, run
 from ._arms import arms_of
-from ._select import fetch
+from ._counting import (
+    BoundedCount,
+    bounded,
+    check_cap,
+    count_all,
+    count_up_to,
+    in_scope_up_to_cap,
+)
 from .filters import JobFilter, job_conditions
 from .tables import job_queue
-
-_INT32_MAX: Final = 2**31 - 1
-
-
-class BoundedCount(NamedTuple):
-    """A count that went no further than a cap."""
-
-    total: int
-    """At most the cap."""
-    is_exact: bool
-    """False if there are more."""
-
-
-@dataclass(frozen=True, slots=True)
-class CountRow:
-    """A number of rows."""
-
-    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,60 +44,40 @@ COUNT_JOBS_BY_STATUS: Final = Statement(
     StatusCountRow,
 )
 
-# One arm for each partial index, so that a rare status is not searched for among all rows; each arm
-# reads no further than one row beyond the cap. Each has the order of its index: without that the
-# planner may look for a few rows in the whole table; a status that is a range and no constant keeps
-# it from walking the primary key for that order. SUCCEEDED has no index: it is what most rows are.
+
+def _jobs(condition: LiteralString, *, order: LiteralString | None = None) -> LiteralString:
+    return in_scope_up_to_cap("job_queue", condition, order=order)
+
+
+def _rare_jobs(status: LiteralString) -> LiteralString:
+    # A status that is a range and no constant keeps the planner from walking the primary key for
+    # the order by id.
+    is_rare = "q.status IN ('DEAD_LETTERED', 'CANCELED')"
+    return _jobs(
+        f"{is_rare} AND q.status BETWEEN '{status}' AND '{status}'", order="q.status, q.id"
+    )
+
+
+_READY: Final = _jobs(
+    "q.status = 'PENDING' AND q.is_ready",
+    order="q.job_type, ~q.priority, q.next_run_at, q.id",
+)
+_NOT_READY: Final = _jobs("q.status = 'PENDING' AND NOT q.is_ready", order="q.next_run_at")
+
+# One arm for each partial index, so that a rare status is not searched for among all rows.
+# SUCCEEDED has no index: it is what most rows are.
 COUNT_JOBS_BY_STATUS_BOUNDED: Final = Statement(
     f"""
     SELECT 'PENDING' AS status, count(*) AS count
-    FROM (
-        (
-            SELECT FROM runledger.job_queue AS q
-            WHERE q.status = 'PENDING' AND q.is_ready AND {IN_SCOPE}
-            ORDER BY q.job_type, ~q.priority, q.next_run_at, q.id
-            LIMIT %(cap)s::int8 + 1
-        )
-        UNION ALL
-        (
-            SELECT FROM runledger.job_queue AS q
-            WHERE q.status = 'PENDING' AND NOT q.is_ready AND {IN_SCOPE}
-            ORDER BY q.next_run_at
-            LIMIT %(cap)s::int8 + 1
-        )
-    ) AS pending
+    FROM ({_READY} UNION ALL {_NOT_READY}) AS pending
     UNION ALL
-    SELECT 'LEASED', count(*)
-    FROM (
-        SELECT FROM runledger.job_queue AS q
-        WHERE q.status = 'LEASED' AND {IN_SCOPE}
-        LIMIT %(cap)s::int8 + 1
-    ) AS leased
+    SELECT 'LEASED', count(*) FROM {_jobs("q.status = 'LEASED'")} AS leased
     UNION ALL
-    SELECT 'DEAD_LETTERED', count(*)
-    FROM (
-        SELECT FROM runledger.job_queue AS q
-        WHERE q.status IN ('DEAD_LETTERED', 'CANCELED')
-            AND q.status BETWEEN 'DEAD_LETTERED' AND 'DEAD_LETTERED' AND {IN_SCOPE}
-        ORDER BY q.status, q.id
-        LIMIT %(cap)s::int8 + 1
-    ) AS dead_lettered
+    SELECT 'DEAD_LETTERED', count(*) FROM {_rare_jobs("DEAD_LETTERED")} AS dead_lettered
     UNION ALL
-    SELECT 'CANCELED', count(*)
-    FROM (
-        SELECT FROM runledger.job_queue AS q
-        WHERE q.status IN ('DEAD_LETTERED', 'CANCELED')
-            AND q.status BETWEEN 'CANCELED' AND 'CANCELED' AND {IN_SCOPE}
-        ORDER BY q.status, q.id
-        LIMIT %(cap)s::int8 + 1
-    ) AS canceled
+    SELECT 'CANCELED', count(*) FROM {_rare_jobs("CANCELED")} AS canceled
     UNION ALL
-    SELECT 'SUCCEEDED', count(*)
-    FROM (
-        SELECT FROM runledger.job_queue AS q
-        WHERE q.status = 'SUCCEEDED' AND {IN_SCOPE}
-        LIMIT %(cap)s::int8 + 1
-    ) AS succeeded
+    SELECT 'SUCCEEDED', count(*) FROM {_jobs("q.status = 'SUCCEEDED'")} AS succeeded
     """,
     StatusCountRow,
 )
@@ -119,10 +88,7 @@ def count_jobs(db: Database, chosen: JobFilter) -> int:
 
     Transaction: joins the caller's or opens one.
     """
-    counted = (
-        select(func.count().label("count")).select_from(job_queue).where(*job_conditions(chosen))
-    )
-    return fetch(db, counted, CountRow)[0].count
+    return count_all(db, job_queue, *job_conditions(chosen))
 
 
 def count_jobs_bounded(db: Database, chosen: JobFilter, *, cap: int) -> BoundedCount:
@@ -137,7 +103,7 @@ def count_jobs_bounded(db: Database, chosen: JobFilter, *, cap: int) -> BoundedC
 
     Transaction: joins the caller's or opens one.
     """
-    check_int(cap, field="cap", minimum=1, maximum=_INT32_MAX)
+    check_cap(cap)
     ones = select(literal(1).label("one")).select_from(job_queue)
     # Jobs of a workflow run are few and have an index of their own.
     if chosen.statuses and chosen.workflow_run_id is None:
@@ -145,11 +111,10 @@ def count_jobs_bounded(db: Database, chosen: JobFilter, *, cap: int) -> BoundedC
             ones.where(*arm.conditions).order_by(*arm.order).limit(cap + 1)
             for arm in arms_of(chosen)
         ]
-        some = select(union_all(*arms).subquery()).limit(cap + 1).subquery()
+        some = select(union_all(*arms).subquery()).limit(cap + 1)
     else:
-        some = ones.where(*job_conditions(chosen)).limit(cap + 1).subquery()
-    counted = select(func.count().label("count")).select_from(some)
-    return _bounded(fetch(db, counted, CountRow)[0].count, cap)
+        some = ones.where(*job_conditions(chosen)).limit(cap + 1)
+    return count_up_to(db, some, cap)
 
 
 def count_jobs_by_status(db: Database, *, scope: Scope) -> dict[JobStatus, int]:
@@ -178,11 +143,7 @@ def count_jobs_by_status_bounded(
 
     Transaction: joins the caller's or opens one.
     """
-    check_int(cap, field="cap", minimum=1, maximum=_INT32_MAX)
-    rows = run(db, Bound(COUNT_JOBS_BY_STATUS_BOUNDED, {"cap": cap} | scope_parameters(scope)))
+    parameters = {"cap": check_cap(cap)} | scope_parameters(scope)
+    rows = run(db, Bound(COUNT_JOBS_BY_STATUS_BOUNDED, parameters))
     counts = {row.status: row.count for row in rows}
-    return {status: _bounded(counts[status], cap) for status in JobStatus}
-
-
-def _bounded(counted: int, cap: int) -> BoundedCount:
-    return BoundedCount(min(counted, cap), is_exact=counted <= cap)
+    return {status: bounded(counts[status], cap) for status in JobStatus}

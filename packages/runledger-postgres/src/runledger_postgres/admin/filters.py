@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
-from typing import Any, Final
+from enum import StrEnum
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Table, and_, false, literal_column, not_, or_
@@ -24,6 +25,8 @@ from runledger_core import (
 
 from .._arguments import check_kind
 from .tables import job_queue
+
+Status = TypeVar("Status", bound=StrEnum)
 
 _INSTANTS: Final = ("created_from", "created_before", "updated_from", "updated_before")
 
@@ -67,7 +70,7 @@ class JobFilter:
         check_kind(self.scope, Scope, field="scope")
         store, limits = object.__setattr__, current_limits()
         if self.status is not None:
-            store(self, "status", _statuses(self.status))
+            store(self, "status", chosen_statuses(self.status, JobStatus))
         if self.job_type is not None:
             store(self, "job_type", JobType(self.job_type))
         for name in ("job_type_contains", "worker_id"):
@@ -85,15 +88,18 @@ class JobFilter:
     @property
     def statuses(self) -> tuple[JobStatus, ...] | None:
         """The chosen statuses, each once; None for all."""
-        return None if self.status is None else _statuses(self.status)
+        return None if self.status is None else chosen_statuses(self.status, JobStatus)
 
 
-def _statuses(status: JobStatus | Sequence[JobStatus]) -> tuple[JobStatus, ...]:
+def chosen_statuses(status: Status | Sequence[Status], choices: type[Status]) -> tuple[Status, ...]:
+    """Return one status or several as a tuple, each once.
+
+    Raises:
+        ValidationError: `input.wrong_type` or `input.out_of_range`.
+    """
     # A StrEnum is a str, which is a sequence.
     given = (status,) if isinstance(status, str) else status
-    return tuple(
-        dict.fromkeys(check_choice(one, field="status", choices=JobStatus) for one in given)
-    )
+    return tuple(dict.fromkeys(check_choice(one, field="status", choices=choices) for one in given))
 
 
 def job_conditions(chosen: JobFilter) -> list[ColumnElement[bool]]:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import fields
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, SelectBase, asc, desc, select, union_all
-
-from runledger_core import check_uuid
+from sqlalchemy import SelectBase, select, union_all
 
 from .._database import Database
-from .._paging import require_page
 from ..jobs import JobSummary
 from ._arms import RARE, arms_of
+from ._pages import IdPage
 from ._select import fetch
 from .filters import JobFilter, job_conditions
 from .tables import job_queue
@@ -46,29 +43,19 @@ def list_jobs(
 
     Transaction: joins the caller's or opens one.
     """
-    require_page(limit, after=after, before=before)
-    is_newer = before is not None
-    bounds: list[ColumnElement[bool]] = []
-    if before is not None:
-        bounds.append(job_queue.c.id > check_uuid(before, field="before"))
-    if after is not None:
-        bounds.append(job_queue.c.id < check_uuid(after, field="after"))
-    page = _page(chosen, bounds, limit=limit, is_newer=is_newer)
-    found = fetch(db, page, JobSummary)
-    return found[::-1] if is_newer else found
+    page = IdPage(limit, after=after, before=before)
+    return page.newest_first(fetch(db, _select_page(chosen, page), JobSummary))
 
 
-def _page(
-    chosen: JobFilter, bounds: list[ColumnElement[bool]], *, limit: int, is_newer: bool
-) -> SelectBase:
-    turn: Callable[[ColumnElement[Any]], ColumnElement[Any]] = asc if is_newer else desc
-    columns = select(*_COLUMNS).where(*bounds).limit(limit)
+def _select_page(chosen: JobFilter, page: IdPage) -> SelectBase:
+    columns = select(*_COLUMNS).where(*page.bounds(job_queue.c.id)).limit(page.limit)
     # Rare rows have an index with the order of a page; the planner prefers to look for them among
     # all rows. Jobs of a workflow run are few and have an index of their own.
     if not chosen.statuses or set(chosen.statuses) - RARE or chosen.workflow_run_id is not None:
-        return columns.where(*job_conditions(chosen)).order_by(turn(job_queue.c.id))
+        return columns.where(*job_conditions(chosen)).order_by(page.turn(job_queue.c.id))
     arms = [
-        columns.where(*arm.conditions).order_by(*map(turn, arm.order)) for arm in arms_of(chosen)
+        columns.where(*arm.conditions).order_by(*map(page.turn, arm.order))
+        for arm in arms_of(chosen)
     ]
     rare = union_all(*arms).subquery()
-    return select(*rare.c).order_by(turn(rare.c.id)).limit(limit)
+    return select(*rare.c).order_by(page.turn(rare.c.id)).limit(page.limit)

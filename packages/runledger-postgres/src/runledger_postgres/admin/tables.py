@@ -7,65 +7,45 @@ Nothing should be created from it. Values of enumerations are text, equal to the
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Final
 
-from sqlalchemy import (
-    ARRAY,
-    BigInteger,
-    Boolean,
-    Column,
-    DateTime,
-    Double,
-    Integer,
-    MetaData,
-    Table,
-    Text,
-    Uuid,
-)
-from sqlalchemy.dialects.postgresql import ENUM, JSONB
-from sqlalchemy.types import TypeEngine
+from sqlalchemy import ARRAY, BigInteger, Boolean, Column, Double, Integer, Table, Text, Uuid
+from sqlalchemy.dialects.postgresql import JSONB
 
 from runledger_core import JobEventType, JobOutcome, JobStatus
 
-SCHEMA: Final = "runledger"
-
-metadata: Final = MetaData(schema=SCHEMA)
-
-_instant: Final = DateTime(timezone=True)
-
-
-def _enum(name: str, *values: str) -> TypeEngine[str]:
-    return ENUM(*values, name=name, schema=SCHEMA, create_type=False)
-
-
-def _members(kind: type[StrEnum]) -> tuple[str, ...]:
-    return tuple(member.value for member in kind)
-
-
-_job_status: Final = _enum("job_status", *_members(JobStatus))
-_job_outcome: Final = _enum("job_outcome", *_members(JobOutcome))
-_job_event_type: Final = _enum("job_event_type", *_members(JobEventType))
-_workflow_run_status: Final = _enum(
-    "workflow_run_status",
-    "RUNNING",
-    "WAITING_FOR_EXTERNAL",
-    "SUCCEEDED",
-    "COMPLETED_WITH_ERRORS",
-    "CANCELED",
+from ._columns import INSTANT, SCHEMA, enum_of, metadata
+from ._workflow_tables import (
+    workflow_run_mutations,
+    workflow_runs,
+    workflow_step_dependencies,
+    workflow_steps,
 )
-_workflow_step_status: Final = _enum(
-    "workflow_step_status",
-    "BLOCKED",
-    "WAITING_FOR_EXTERNAL",
-    "ENQUEUED",
-    "RUNNING",
-    "SUCCEEDED",
-    "FAILED",
-    "CANCELED",
-)
-_release_mode: Final = _enum("workflow_dependency_release_mode", "ON_TERMINAL", "ON_SUCCESS")
-_execution_kind: Final = _enum("workflow_step_execution_kind", "JOB", "EXTERNAL")
+
+__all__ = [
+    "SCHEMA",
+    "job_attempts",
+    "job_dead_letters",
+    "job_definitions",
+    "job_events",
+    "job_logs",
+    "job_metrics_rollup",
+    "job_queue",
+    "job_runtime_configs",
+    "job_schedules",
+    "job_timeline",
+    "job_workers",
+    "metadata",
+    "runledger_migration_history",
+    "workflow_run_mutations",
+    "workflow_runs",
+    "workflow_step_dependencies",
+    "workflow_steps",
+]
+
+_job_status: Final = enum_of("job_status", JobStatus)
+_job_outcome: Final = enum_of("job_outcome", JobOutcome)
+_job_event_type: Final = enum_of("job_event_type", JobEventType)
 
 job_definitions: Final = Table(
     "job_definitions",
@@ -76,8 +56,8 @@ job_definitions: Final = Table(
     Column("default_timeout_seconds", Integer, nullable=False),
     Column("default_priority", Integer, nullable=False),
     Column("is_enabled", Boolean, nullable=False),
-    Column("created_at", _instant, nullable=False),
-    Column("updated_at", _instant, nullable=False),
+    Column("created_at", INSTANT, nullable=False),
+    Column("updated_at", INSTANT, nullable=False),
 )
 
 job_queue: Final = Table(
@@ -88,7 +68,7 @@ job_queue: Final = Table(
     Column("organization_id", Uuid),
     Column("workflow_run_id", Uuid),
     Column("schedule_id", Uuid),
-    Column("scheduled_for", _instant),
+    Column("scheduled_for", INSTANT),
     Column("status", _job_status, nullable=False),
     Column("is_ready", Boolean, nullable=False),
     Column("priority", Integer, nullable=False),
@@ -98,14 +78,14 @@ job_queue: Final = Table(
     Column("progressed_claim_number", BigInteger, nullable=False),
     Column("max_attempts", Integer, nullable=False),
     Column("timeout_seconds", Integer, nullable=False),
-    Column("next_run_at", _instant, nullable=False),
-    Column("lease_expires_at", _instant),
-    Column("last_heartbeat_at", _instant),
-    Column("leased_at", _instant),
-    Column("started_at", _instant),
-    Column("finished_at", _instant),
-    Column("created_at", _instant, nullable=False),
-    Column("updated_at", _instant, nullable=False),
+    Column("next_run_at", INSTANT, nullable=False),
+    Column("lease_expires_at", INSTANT),
+    Column("last_heartbeat_at", INSTANT),
+    Column("leased_at", INSTANT),
+    Column("started_at", INSTANT),
+    Column("finished_at", INSTANT),
+    Column("created_at", INSTANT, nullable=False),
+    Column("updated_at", INSTANT, nullable=False),
     Column("progress_done", BigInteger),
     Column("progress_total", BigInteger),
     Column("worker_id", Text),
@@ -129,8 +109,8 @@ job_attempts: Final = Table(
     Column("run_number", Integer, nullable=False),
     Column("attempt", Integer, nullable=False),
     Column("outcome", _job_outcome, nullable=False),
-    Column("leased_at", _instant, nullable=False),
-    Column("finished_at", _instant, nullable=False),
+    Column("leased_at", INSTANT, nullable=False),
+    Column("finished_at", INSTANT, nullable=False),
     Column("retry_delay_ms", Integer),
     Column("worker_id", Text, nullable=False),
     Column("error_code", Text),
@@ -150,7 +130,7 @@ job_events: Final = Table(
     Column("progress_done", BigInteger),
     Column("progress_total", BigInteger),
     Column("payload", JSONB, nullable=False),
-    Column("occurred_at", _instant, nullable=False),
+    Column("occurred_at", INSTANT, nullable=False),
 )
 
 job_dead_letters: Final = Table(
@@ -165,8 +145,8 @@ job_dead_letters: Final = Table(
     Column("error_message", Text, nullable=False),
     Column("payload_snapshot", JSONB, nullable=False),
     Column("checkpoint_snapshot", JSONB),
-    Column("failed_at", _instant, nullable=False),
-    Column("created_at", _instant, nullable=False),
+    Column("failed_at", INSTANT, nullable=False),
+    Column("created_at", INSTANT, nullable=False),
 )
 
 job_logs: Final = Table(
@@ -180,7 +160,7 @@ job_logs: Final = Table(
     Column("level", Text, nullable=False),
     Column("message", Text, nullable=False),
     Column("payload", JSONB, nullable=False),
-    Column("occurred_at", _instant, nullable=False),
+    Column("occurred_at", INSTANT, nullable=False),
 )
 
 job_schedules: Final = Table(
@@ -194,16 +174,17 @@ job_schedules: Final = Table(
     Column("cron_expr", Text, nullable=False),
     Column("timezone", Text, nullable=False),
     Column("is_active", Boolean, nullable=False),
-    Column("next_fire_at", _instant, nullable=False),
-    Column("last_fired_at", _instant),
+    Column("next_fire_at", INSTANT, nullable=False),
+    Column("last_fired_at", INSTANT),
+    Column("last_fired_for", INSTANT),
     Column("max_jitter_seconds", Integer, nullable=False),
-    Column("retry_at", _instant),
+    Column("retry_at", INSTANT),
     Column("failure_count", Integer, nullable=False),
     Column("last_error_code", Text),
     Column("last_error_message", Text),
     Column("created_by_user_id", Uuid),
-    Column("created_at", _instant, nullable=False),
-    Column("updated_at", _instant, nullable=False),
+    Column("created_at", INSTANT, nullable=False),
+    Column("updated_at", INSTANT, nullable=False),
 )
 
 job_runtime_configs: Final = Table(
@@ -213,8 +194,8 @@ job_runtime_configs: Final = Table(
     Column("schema_version", Integer, nullable=False),
     Column("config", JSONB, nullable=False),
     Column("updated_by_user_id", Uuid),
-    Column("created_at", _instant, nullable=False),
-    Column("updated_at", _instant, nullable=False),
+    Column("created_at", INSTANT, nullable=False),
+    Column("updated_at", INSTANT, nullable=False),
 )
 
 job_workers: Final = Table(
@@ -227,83 +208,8 @@ job_workers: Final = Table(
     Column("job_types", ARRAY(Text), nullable=False),
     Column("concurrency", Integer, nullable=False),
     Column("state", Text, nullable=False),
-    Column("started_at", _instant, nullable=False),
-    Column("last_seen_at", _instant, nullable=False),
-)
-
-workflow_runs: Final = Table(
-    "workflow_runs",
-    metadata,
-    Column("id", Uuid, primary_key=True),
-    Column("workflow_type", Text, nullable=False),
-    Column("organization_id", Uuid),
-    Column("status", _workflow_run_status, nullable=False),
-    Column("steps_open", Integer, nullable=False),
-    Column("steps_waiting_external", Integer, nullable=False),
-    Column("steps_failed", Integer, nullable=False),
-    Column("steps_canceled", Integer, nullable=False),
-    Column("idempotency_key", Text),
-    Column("metadata", JSONB, nullable=False),
-    Column("started_at", _instant, nullable=False),
-    Column("finished_at", _instant),
-    Column("created_at", _instant, nullable=False),
-    Column("updated_at", _instant, nullable=False),
-    Column("enqueue_request", JSONB),
-    Column("result_step_key", Text),
-    Column("result", JSONB),
-)
-
-workflow_steps: Final = Table(
-    "workflow_steps",
-    metadata,
-    Column("id", Uuid, primary_key=True),
-    Column("workflow_run_id", Uuid, nullable=False),
-    Column("step_key", Text, nullable=False),
-    Column("job_type", Text),
-    Column("organization_id", Uuid),
-    Column("payload", JSONB, nullable=False),
-    Column("priority", Integer),
-    Column("max_attempts", Integer),
-    Column("timeout_seconds", Integer),
-    Column("stage", Text),
-    Column("execution_kind", _execution_kind, nullable=False),
-    Column("status", _workflow_step_status, nullable=False),
-    Column("job_id", Uuid),
-    Column("released_at", _instant),
-    Column("started_at", _instant),
-    Column("finished_at", _instant),
-    Column("dependency_count_total", Integer, nullable=False),
-    Column("dependency_count_pending", Integer, nullable=False),
-    Column("dependency_count_unsatisfied", Integer, nullable=False),
-    Column("status_reason", Text),
-    Column("last_error_code", Text),
-    Column("last_error_message", Text),
-    Column("trace_context", Text),
-    Column("created_at", _instant, nullable=False),
-    Column("updated_at", _instant, nullable=False),
-    Column("output", JSONB),
-)
-
-workflow_step_dependencies: Final = Table(
-    "workflow_step_dependencies",
-    metadata,
-    Column("workflow_run_id", Uuid, primary_key=True),
-    Column("prerequisite_step_id", Uuid, primary_key=True),
-    Column("dependent_step_id", Uuid, primary_key=True),
-    Column("release_mode", _release_mode, nullable=False),
-    Column("created_at", _instant, nullable=False),
-)
-
-workflow_run_mutations: Final = Table(
-    "workflow_run_mutations",
-    metadata,
-    Column("id", Uuid, primary_key=True),
-    Column("workflow_run_id", Uuid, nullable=False),
-    Column("mutation_key", Text, nullable=False),
-    Column("metadata", JSONB, nullable=False),
-    Column("request", JSONB, nullable=False),
-    Column("created_at", _instant, nullable=False),
-    Column("updated_at", _instant, nullable=False),
+    Column("started_at", INSTANT, nullable=False),
+    Column("last_seen_at", INSTANT, nullable=False),
 )
 
 runledger_migration_history: Final = Table(
@@ -312,7 +218,7 @@ runledger_migration_history: Final = Table(
     Column("version", BigInteger, primary_key=True),
     Column("name", Text, nullable=False),
     Column("sha256", Text, nullable=False),
-    Column("applied_at", _instant, nullable=False),
+    Column("applied_at", INSTANT, nullable=False),
 )
 
 # Views.
@@ -330,7 +236,7 @@ job_timeline: Final = Table(
     Column("progress_done", BigInteger),
     Column("progress_total", BigInteger),
     Column("payload", JSONB),
-    Column("occurred_at", _instant),
+    Column("occurred_at", INSTANT),
 )
 
 job_metrics_rollup: Final = Table(

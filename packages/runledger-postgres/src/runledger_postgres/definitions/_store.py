@@ -8,17 +8,14 @@ visible then, and a later one waits and finds the type disabled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from runledger_core import ErrorCategory, JobDefinitionSpec
 
-from .._arguments import check_lock_timeout
-from .._database import Database
 from .._rows import NoRow, Statement
-from .._session import LIMIT_LOCK_WAIT, RESTORE_LOCK_WAIT, Bound, Transaction, transaction
+from .._session import IS_READ_COMMITTED, Bound, Transaction
 from ..errors import QueryValidationError, refusal
 
 
@@ -131,10 +128,9 @@ UPDATE_DEFINITIONS: Final = Statement(
 )
 
 FIND_ACTIVE_SCHEDULES: Final = Statement(
-    """
+    f"""
     SELECT
-        current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')
-            AS is_read_committed,
+        {IS_READ_COMMITTED} AS is_read_committed,
         ARRAY(
             SELECT DISTINCT s.job_type
             FROM runledger.job_schedules AS s
@@ -143,16 +139,6 @@ FIND_ACTIVE_SCHEDULES: Final = Statement(
     """,
     ActiveSchedulesRow,
 )
-
-
-@contextmanager
-def definition_write(db: Database, lock_timeout_ms: int) -> Generator[Transaction]:
-    """Open a transaction, or a savepoint in the caller's, whose waits for rows are bounded."""
-    wait_ms = check_lock_timeout(lock_timeout_ms)
-    with transaction(db, savepoint=True) as work:
-        work.fetch(Bound(LIMIT_LOCK_WAIT, {"lock_timeout_ms": wait_ms}))
-        yield work
-        work.fetch(Bound(RESTORE_LOCK_WAIT))
 
 
 def store_definitions(

@@ -8,10 +8,11 @@ from dataclasses import replace
 from runledger_core import ErrorCategory, JobDefinitionSpec, JobType
 
 from .._arguments import check_kinds, check_list
+from .._bounded_write import bounded_write
 from .._database import Database
 from .._session import DEFAULT_LOCK_TIMEOUT_MS
 from ..errors import QueryError, refusal
-from ._store import DefinitionValues, Stored, definition_write, store_definitions, values_of
+from ._store import DefinitionValues, Stored, store_definitions, values_of
 from .rows import DefinitionSyncReport, ExactDefinitionSyncReport
 
 
@@ -55,7 +56,7 @@ def sync_job_definitions(
             for job_type, values in given.items()
         }
 
-    with definition_write(db, lock_timeout_ms) as work:
+    with bounded_write(db, lock_timeout_ms) as work:
         _, disabled = store_definitions(work, given, decide)
     return DefinitionSyncReport(tuple(disabled))
 
@@ -111,7 +112,7 @@ def sync_job_definitions_exact(
         }
         return given | absent
 
-    with definition_write(db, lock_timeout_ms) as work:
+    with bounded_write(db, lock_timeout_ms) as work:
         _, disabled = store_definitions(work, owned, decide)
     return ExactDefinitionSyncReport(
         tuple(job_type for job_type in disabled if job_type in given),

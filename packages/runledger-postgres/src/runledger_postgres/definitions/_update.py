@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from runledger_core import JobType, check_bool, check_int
+from runledger_core.limits import INT32_MAX, INT32_MIN
 
+from .._bounded_write import bounded_write
 from .._database import Database
 from .._session import DEFAULT_LOCK_TIMEOUT_MS, Bound
 from ._read import GET_JOB_DEFINITION
-from ._store import DefinitionValues, Stored, definition_write, store_definitions
+from ._store import DefinitionValues, Stored, store_definitions
 from .rows import JobDefinitionRecord
-
-_INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
 
 
 def update_job_definition(
@@ -53,7 +53,7 @@ def update_job_definition(
     version = _checked(version, "version")
     max_attempts = _checked(max_attempts, "max_attempts")
     default_timeout_seconds = _checked(default_timeout_seconds, "default_timeout_seconds")
-    default_priority = _checked(default_priority, "default_priority", minimum=_INT32_MIN)
+    default_priority = _checked(default_priority, "default_priority", minimum=INT32_MIN)
     if is_enabled is not None:
         check_bool(is_enabled, field="is_enabled")
 
@@ -70,7 +70,7 @@ def update_job_definition(
     def decide(stored: Stored) -> Stored:
         return {name: patched(values) for name, values in stored.items()}
 
-    with definition_write(db, lock_timeout_ms) as work:
+    with bounded_write(db, lock_timeout_ms) as work:
         store_definitions(work, [job_type], decide)
         rows = work.fetch(Bound(GET_JOB_DEFINITION, {"job_type": job_type}))
     return rows[0] if rows else None
@@ -79,7 +79,7 @@ def update_job_definition(
 def _checked(value: int | None, field: str, *, minimum: int = 1) -> int | None:
     if value is None:
         return None
-    return check_int(value, field=field, minimum=minimum, maximum=_INT32_MAX)
+    return check_int(value, field=field, minimum=minimum, maximum=INT32_MAX)
 
 
 def _or(value: int | None, stored: int) -> int:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from runledger_core import ErrorCategory, JobDefinitionSpec
 
 from .._arguments import check_kind
+from .._bounded_write import bounded_write
 from .._database import Database
 from .._session import DEFAULT_LOCK_TIMEOUT_MS, Bound
 from ..errors import refusal
 from ._read import GET_JOB_DEFINITION
-from ._store import Stored, definition_write, store_definitions, values_of
+from ._store import Stored, store_definitions, values_of
 from .rows import JobDefinitionRecord
 
 
@@ -32,7 +33,7 @@ def upsert_job_definition(
     """
     check_kind(spec, JobDefinitionSpec, field="spec")
     wanted = {spec.job_type: values_of(spec)}
-    with definition_write(db, lock_timeout_ms) as work:
+    with bounded_write(db, lock_timeout_ms) as work:
         store_definitions(work, wanted, lambda _stored: wanted)
         rows = work.fetch(Bound(GET_JOB_DEFINITION, {"job_type": spec.job_type}))
         if not rows:
@@ -64,6 +65,6 @@ def insert_job_definition_if_missing(
     def decide(stored: Stored) -> Stored:
         return {} if spec.job_type in stored else wanted
 
-    with definition_write(db, lock_timeout_ms) as work:
+    with bounded_write(db, lock_timeout_ms) as work:
         inserted, _ = store_definitions(work, wanted, decide)
     return spec.job_type in inserted

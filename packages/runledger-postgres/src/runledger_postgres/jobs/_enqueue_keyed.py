@@ -11,7 +11,7 @@ from runledger_core import EnqueueDisposition, ErrorCategory, JobEnqueue
 
 from .._database import Database
 from .._rows import Statement
-from .._session import Bound, Transaction, run, transaction
+from .._session import IS_READ_COMMITTED, Bound, Transaction, run, transaction
 from ..errors import QueryError, refusal
 from ..wakeup import COUNT_WOKEN
 from ._requested import JOB_COLUMNS, JOB_VALUES, REQUESTED, enqueue_parameters, undefined_type
@@ -86,9 +86,8 @@ ENQUEUE_KEYED_JOBS: Final = Statement(
             r.*, s.id AS stored_id,
             coalesce(s.enqueue_request, r.leader_snapshot) AS earlier_snapshot,
             CASE
-                WHEN r.idempotency_key IS NOT NULL
-                    AND current_setting('transaction_isolation')
-                        NOT IN ('read committed', 'read uncommitted') THEN 'UNSUPPORTED_ISOLATION'
+                WHEN r.idempotency_key IS NOT NULL AND NOT {IS_READ_COMMITTED}
+                    THEN 'UNSUPPORTED_ISOLATION'
                 WHEN s.id IS NULL AND d.job_type IS NULL THEN 'UNDEFINED'
                 WHEN s.id IS NOT NULL AND s.enqueue_request IS NULL THEN 'LEGACY'
                 WHEN r.snapshot <> coalesce(s.enqueue_request, r.leader_snapshot) THEN 'CONFLICT'

@@ -21,6 +21,7 @@ from runledger_core import (
     encode_json,
     sanitize_text,
 )
+from runledger_core.limits import INT32_MAX
 
 from .._arguments import check_kind, check_kinds
 from .._database import Database
@@ -28,8 +29,6 @@ from .._rows import Statement
 from .._scope import IN_SCOPE, scope_parameters
 from .._session import Bound, run
 from ..errors import refusal
-
-_INT32_MAX: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ class JobLogEntry:
         store(self, "payload_json", text)
         for name in ("run_number", "attempt"):
             if getattr(self, name) is not None:
-                check_int(getattr(self, name), field=name, minimum=1, maximum=_INT32_MAX)
+                check_int(getattr(self, name), field=name, minimum=1, maximum=INT32_MAX)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,42 @@ from ._ready import (
 MAX_CLAIM: Final = 1_000
 
 
+@dataclass(frozen=True, slots=True)
+class _SettingsRow:
+    values: str
+
+
+# A claim walks an index in its order, which ends after a few rows, and looks rows up by their ids.
+# Where statistics tell of an empty table, a planner that may would rather collect all entries in a
+# bitmap and sort them, or read the table. The way is the same whatever is asked for, but its
+# estimate is so high that it would be planned anew for every claim.
+WALK_IN_ORDER: Final = Statement(
+    """
+    SELECT set_config(
+            'runledger.caller_bitmapscan', current_setting('enable_bitmapscan'), true
+        ) || set_config(
+            'runledger.caller_seqscan', current_setting('enable_seqscan'), true
+        ) || set_config(
+            'runledger.caller_plan_cache_mode', current_setting('plan_cache_mode'), true
+        ) || set_config('enable_bitmapscan', 'off', true)
+        || set_config('enable_seqscan', 'off', true)
+        || set_config('plan_cache_mode', 'force_generic_plan', true) AS values
+    """,
+    _SettingsRow,
+)
+WALK_AS_BEFORE: Final = Statement(
+    """
+    SELECT set_config(
+            'enable_bitmapscan', current_setting('runledger.caller_bitmapscan'), true
+        ) || set_config(
+            'enable_seqscan', current_setting('runledger.caller_seqscan'), true
+        ) || set_config(
+            'plan_cache_mode', current_setting('runledger.caller_plan_cache_mode'), true
+        ) AS values
+    """,
+    _SettingsRow,
+)
+
 # Candidates come per type, best first and without locks, are ordered together, and the best are
 # locked where nobody else holds them. FOR NO KEY UPDATE rechecks the row that it got: a candidate
 # that another worker took meanwhile drops out. SKIP LOCKED never waits, so it cannot deadlock.
@@ -173,8 +209,8 @@ def claim_jobs(
         )
         backlog: Backlog | None = None
         with _unless_leased(rows, is_committing=is_committing):
-            results = run_all(db, claim_statements(request))
-            found, backlog = claim_results(request, results)
+            statements = [*claim_statements(request), Bound(WALK_AS_BEFORE)]
+            found, backlog = claim_results(request, run_all(db, statements)[:-1])
             rows = _best_first([*rows, *found])
         if len(rows) == limit or backlog is None or not backlog.has_ready:
             break
@@ -186,7 +222,10 @@ def claim_jobs(
 
 
 def claim_statements(request: ClaimRequest) -> list[Bound[Any]]:
-    """Return the flip, the claim and the look at what is left, for one pipeline."""
+    """Return the flip, the claim and the look at what is left, for one pipeline.
+
+    The transaction then walks indexes in their order; `WALK_AS_BEFORE` ends that.
+    """
     wanted = wanted_parameters(request.job_types, request.marks)
     waiting = waiting_parameters(request.waiting_from)
     claim = wanted | {
@@ -195,10 +234,11 @@ def claim_statements(request: ClaimRequest) -> list[Bound[Any]]:
         "window": request.window,
         "lease_ttl_seconds": request.lease_ttl_seconds,
     }
-    bounds: list[Bound[Any]] = [Bound(CLAIM_JOBS, claim)]
+    bounds: list[Bound[Any]] = [Bound(WALK_IN_ORDER)]
     if request.has_flip:
         # A statement before the claim, which sees what it changed.
-        bounds.insert(0, Bound(READY_DUE_JOBS, waiting | {"limit": FLIP_LIMIT}))
+        bounds.append(Bound(READY_DUE_JOBS, waiting | {"limit": FLIP_LIMIT}))
+    bounds.append(Bound(CLAIM_JOBS, claim))
     if request.has_look:
         bounds.append(Bound(LOOK_AT_BACKLOG, wanted | waiting))
     return bounds

@@ -43,6 +43,7 @@ class ClaimedRow:
     lease_expires_at: datetime
     payload_json: str
     checkpoint_json: str | None
+    trace_context: str | None
 
     @property
     def mark(self) -> ReadyMark:
@@ -53,7 +54,8 @@ class ClaimedRow:
 CLAIMED_COLUMNS: Final = """
     q.id, q.job_type, q.organization_id, q.workflow_run_id, q.run_number, q.attempt,
     q.max_attempts, q.claim_number, q.worker_id, q.priority, q.timeout_seconds, q.next_run_at,
-    q.lease_expires_at, q.payload::text AS payload_json, q.checkpoint::text AS checkpoint_json
+    q.lease_expires_at, q.payload::text AS payload_json, q.checkpoint::text AS checkpoint_json,
+    q.trace_context
 """
 
 
@@ -72,6 +74,7 @@ class ClaimedJob:
     lease_expires_at: datetime
     payload: JsonValue
     checkpoint: JsonValue | Unset
+    trace_context: str | None = None
 
     @property
     def id(self) -> UUID:
@@ -79,10 +82,22 @@ class ClaimedJob:
         return self.lease.job_id
 
 
-def decode_claim(rows: Sequence[ClaimedRow]) -> tuple[list[ClaimedJob], list[FailureEntry]]:
+@dataclass(frozen=True, slots=True)
+class UndecodableJob(FailureEntry):
+    """A claimed job that Python cannot read, as the failure to store.
+
+    Attributes:
+        job: What could be read: all but payload and checkpoint.
+    """
+
+    _: KW_ONLY
+    job: ClaimedJob
+
+
+def decode_claim(rows: Sequence[ClaimedRow]) -> tuple[list[ClaimedJob], list[UndecodableJob]]:
     """Decode claimed rows one by one; a row that Python cannot read becomes a terminal failure."""
     claimed: list[ClaimedJob] = []
-    undecodable: list[FailureEntry] = []
+    undecodable: list[UndecodableJob] = []
     # Checked once, since a claim is one worker's.
     owners = {worker_id: WorkerId(worker_id) for worker_id in {row.worker_id for row in rows}}
     for row in rows:
@@ -93,31 +108,38 @@ def decode_claim(rows: Sequence[ClaimedRow]) -> tuple[list[ClaimedJob], list[Fai
             claim_number=row.claim_number,
             worker_id=owners[row.worker_id],
         )
+        payload: JsonValue = None
+        checkpoint: JsonValue | Unset = UNSET
+        failure = None
         try:
             payload = decode_json(row.payload_json, field="payload")
-            checkpoint = (
-                UNSET
-                if row.checkpoint_json is None
-                else decode_json(row.checkpoint_json, field="checkpoint")
-            )
+            if row.checkpoint_json is not None:
+                checkpoint = decode_json(row.checkpoint_json, field="checkpoint")
         except RunledgerError as error:
             failure = JobFailure.terminal(
                 "job.undecodable_row", f"Python cannot read the stored row: {error.client_message}"
             )
-            undecodable.append(FailureEntry(lease, failure))
-            continue
-        claimed.append(
-            ClaimedJob(
-                lease,
-                row.job_type,
-                organization_id=row.organization_id,
-                workflow_run_id=row.workflow_run_id,
-                max_attempts=row.max_attempts,
-                priority=row.priority,
-                timeout_seconds=row.timeout_seconds,
-                lease_expires_at=row.lease_expires_at,
-                payload=payload,
-                checkpoint=checkpoint,
-            )
-        )
+        job = _job(row, lease, payload, checkpoint)
+        if failure is None:
+            claimed.append(job)
+        else:
+            undecodable.append(UndecodableJob(lease, failure, job=job))
     return claimed, undecodable
+
+
+def _job(
+    row: ClaimedRow, lease: JobLease, payload: JsonValue, checkpoint: JsonValue | Unset
+) -> ClaimedJob:
+    return ClaimedJob(
+        lease,
+        row.job_type,
+        organization_id=row.organization_id,
+        workflow_run_id=row.workflow_run_id,
+        max_attempts=row.max_attempts,
+        priority=row.priority,
+        timeout_seconds=row.timeout_seconds,
+        lease_expires_at=row.lease_expires_at,
+        payload=payload,
+        checkpoint=checkpoint,
+        trace_context=row.trace_context,
+    )

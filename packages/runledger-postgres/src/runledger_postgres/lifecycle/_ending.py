@@ -49,6 +49,7 @@ class EndedRow:
     message: str
     disposition: FailureDisposition = column(FailureDisposition)
     next_run_at: datetime | None
+    retry_delay_ms: int | None
     is_without_heartbeat: bool
     payload_json: str | None
     checkpoint_json: str | None
@@ -170,6 +171,7 @@ _WRITE: Final = f"""
         n.entry::int4 AS entry, n.job_id, n.is_valid, n.job_type, n.organization_id, n.run_number,
         n.attempt, n.claim_number, n.worker_id, n.max_attempts, n.kind::text AS kind, n.code,
         n.message, n.disposition, n.retry_at AS next_run_at,
+        CASE WHEN NOT n.is_dead THEN n.retry_delay_ms END AS retry_delay_ms,
         coalesce(n.last_heartbeat_at <= n.leased_at, true) AS is_without_heartbeat,
         CASE WHEN n.is_dead THEN n.payload::text END AS payload_json,
         CASE WHEN n.is_dead THEN n.checkpoint::text END AS checkpoint_json

@@ -23,7 +23,8 @@ from runledger_core.limits import INT32_MAX
 from .._arguments import check_kind, check_kinds, check_lock_timeout, check_whole
 from .._database import Database
 from .._rows import Statement
-from .._session import DEFAULT_LOCK_TIMEOUT_MS, Bound, run
+from .._session import DEFAULT_LOCK_TIMEOUT_MS, Bound
+from ..workflows import end_jobs
 from ._ending import (
     ENDED_COLUMNS,
     EndedRow,
@@ -33,7 +34,7 @@ from ._ending import (
     end_failed_attempts,
 )
 from ._lease import (
-    LEASED_ENTRIES,
+    ENDING_ENTRIES,
     SKIP_LOCKED,
     WAIT_FOR_LOCK,
     lease_parameters,
@@ -82,6 +83,7 @@ class FailureOutcome:
     _: KW_ONLY
     dead_letter_reason: JobDeadLetterReason | None = None
     next_run_at: datetime | None = None
+    retry_delay_ms: int | None = None
     max_attempts: int | None = None
     checkpoint: JsonValue | Unset = UNSET
 
@@ -101,7 +103,7 @@ _LOCKED: Final = f"""
                     THEN 'DEAD_LETTERED'
                 ELSE 'RETRY_SCHEDULED'
             END AS disposition
-        {LEASED_ENTRIES}
+        {ENDING_ENTRIES}
 """
 
 
@@ -127,22 +129,25 @@ def complete_job_failure(
 
     Args:
         retry_delay_ms: Milliseconds until the retry is due, 1 or more; ignored by a dead letter.
-        lock_timeout_ms: Longest wait for the job's row, in milliseconds.
+        lock_timeout_ms: Longest wait for the row of the job, or of its run, in milliseconds.
 
     Returns:
         What was stored; a repeated identical call by the same claim answers as stored.
 
     Raises:
         ForbiddenError: `job.lease_owner_mismatch` unless `lease` is live; nothing is changed.
-        ValidationError: `job.invalid_retry_delay` if a retry is due and has no positive delay.
+        ValidationError: `job.invalid_retry_delay` if a retry is due and has no positive delay;
+            `workflow.terminal_completion_unsupported_isolation` if the job is a workflow's and
+            the transaction is stronger than READ COMMITTED.
         UnavailableError: `db.lock_timeout`, `db.unavailable`, `db.outcome_unknown`.
 
     Transaction: joins the caller's, inside a savepoint, or opens one.
     """
     entry = FailureEntry(lease, failure, retry_delay_ms=retry_delay_ms)
-    rows = run(
+    rows = end_jobs(
         db,
         Bound(FAIL_JOB, failure_parameters([entry])),
+        [lease.job_id],
         lock_timeout_ms=check_lock_timeout(lock_timeout_ms),
     )
     outcome = settle_failures(db, [entry], rows)[0]
@@ -158,15 +163,18 @@ def fail_jobs(db: Database, entries: Sequence[FailureEntry]) -> list[FailureOutc
         One outcome per entry, in input order; rows that others hold are BUSY and not waited for.
 
     Raises:
-        ValidationError: `input.duplicate_entry` if a job is named twice; nothing is changed.
+        ValidationError: `input.duplicate_entry` if a job is named twice;
+            `workflow.terminal_completion_unsupported_isolation` if one is a workflow's and the
+            transaction is stronger than READ COMMITTED. Nothing is changed.
 
-    Transaction: joins the caller's or opens one.
+    Transaction: joins the caller's, inside a savepoint, or opens one.
     """
     entries = check_kinds(entries, FailureEntry, field="entries")
     if not entries:
         return []
     require_distinct([entry.lease for entry in entries])
-    rows = run(db, Bound(FAIL_JOBS, failure_parameters(entries)))
+    job_ids = [entry.lease.job_id for entry in entries]
+    rows = end_jobs(db, Bound(FAIL_JOBS, failure_parameters(entries)), job_ids)
     return settle_failures(db, entries, rows)
 
 
@@ -227,6 +235,7 @@ def _outcome(row: EndedRow) -> FailureOutcome:
         row.disposition,
         dead_letter_reason=dead_letter_reason(row.kind) if is_dead else None,
         next_run_at=row.next_run_at,
+        retry_delay_ms=row.retry_delay_ms,
         max_attempts=row.max_attempts,
         checkpoint=decode_or_unset(row.checkpoint_json),
     )
@@ -241,6 +250,7 @@ def _judged(kind: JobFailureKind, row: JudgedRow) -> FailureOutcome:
         FailureDisposition.DEAD_LETTERED if is_dead else FailureDisposition.RETRY_SCHEDULED,
         dead_letter_reason=dead_letter_reason(kind) if is_dead else None,
         next_run_at=row.next_run_at,
+        retry_delay_ms=row.retry_delay_ms,
         max_attempts=row.max_attempts,
         checkpoint=decode_or_unset(row.checkpoint_json) if is_dead else UNSET,
     )

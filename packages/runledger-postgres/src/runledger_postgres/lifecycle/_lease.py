@@ -10,6 +10,7 @@ from runledger_core.limits import INT32_MAX, INT64_MAX
 
 from .._arguments import check_kinds
 from ..errors import QueryError, refusal
+from ..workflows import IS_RUN_LOCKED
 
 # Where in the arrays of a batch the row `q` is; OFFSET has it found once a row.
 ENTRY_OF_ROW: Final = """(
@@ -20,7 +21,7 @@ ENTRY_OF_ROW: Final = """(
 # The ids are an array, not a join, here and in the write: after a table was emptied and filled
 # again, statistics may still say "one row", and a join would walk the whole primary key. The status
 # is compared as text, which keeps the planner off the partial index of leases for the same reason.
-LEASED_ENTRIES: Final = f"""
+_LEASED: Final = f"""
     FROM runledger.job_queue AS q
     CROSS JOIN LATERAL {ENTRY_OF_ROW}
     WHERE q.id = ANY (%(job_ids)s::uuid[])
@@ -28,8 +29,10 @@ LEASED_ENTRIES: Final = f"""
         AND q.claim_number = (%(claim_numbers)s::int8[])[e.entry]
         AND q.worker_id = (%(worker_ids)s::text[])[e.entry]
         AND q.lease_expires_at > clock_timestamp()
-    ORDER BY q.id
 """
+LEASED_ENTRIES: Final = f"{_LEASED} ORDER BY q.id"
+# Those that may end: a workflow's job only with its run, which an earlier statement has locked.
+ENDING_ENTRIES: Final = f"{_LEASED} AND {IS_RUN_LOCKED} ORDER BY q.id"
 
 # The job's row `q` and the ended attempt `a` of each miss `e`, where there are such. A limit, so
 # that each is looked up by its key, whatever the planner thinks of the tables.

@@ -23,6 +23,7 @@ from .._database import Database
 from .._rows import Row, Statement
 from .._session import Bound, transaction
 from ..errors import QueryError
+from ..workflows import IS_RUN_LOCKED, TRY_RUNS_OF_EXPIRED_LEASES, reach_from_jobs, settle
 from ._ending import (
     ENDED_COLUMNS,
     EndedRow,
@@ -33,7 +34,11 @@ from ._ending import (
 )
 from ._lease import require_retry_delay
 
+_DEAD_LETTERED: Final = FailureDisposition.DEAD_LETTERED
 MAX_REAP: Final = 1_000
+# Jobs and runs that others hold are passed over; somebody may hold a row of a step, too.
+_ROW_WAIT_MS: Final = 250
+_LOCK_TIMEOUT: Final = "db.lock_timeout"
 LEASE_EXPIRED_CODE: Final = "job.lease_expired"
 _LEASE_EXPIRED_MESSAGE: Final = "the worker's lease ran out before the attempt ended"
 
@@ -51,6 +56,7 @@ class ReapedJob:
     disposition: FailureDisposition
     dead_letter_reason: JobDeadLetterReason | None
     next_run_at: datetime | None
+    retry_delay_ms: int | None
     is_without_heartbeat: bool
     payload: JsonValue | Unset
     checkpoint: JsonValue | Unset
@@ -91,12 +97,13 @@ _LOCKED: Final = f"""
                     * (0.9 + 0.2 * random())
             ))::int4 AS retry_delay_ms
         FROM (
-            SELECT c.*
-            FROM runledger.job_queue AS c
-            WHERE c.status = 'LEASED'
-                AND c.lease_expires_at <= clock_timestamp()
-                AND (%(job_id)s::uuid IS NULL OR c.id = %(job_id)s::uuid)
-            ORDER BY c.lease_expires_at, c.id
+            SELECT q.*
+            FROM runledger.job_queue AS q
+            WHERE q.status = 'LEASED'
+                AND q.lease_expires_at <= clock_timestamp()
+                AND (%(job_id)s::uuid IS NULL OR q.id = %(job_id)s::uuid)
+                AND {IS_RUN_LOCKED}
+            ORDER BY q.lease_expires_at, q.id
             LIMIT %(limit)s::int8
             FOR NO KEY UPDATE SKIP LOCKED
         ) AS q
@@ -159,6 +166,7 @@ def reap_expired_leases(
         UnavailableError: `db.unavailable` or `db.outcome_unknown`.
 
     Transaction: joins the caller's, inside a savepoint, or opens one; one per row after a failure.
+        Jobs of workflows are left to others while their run is held, and outside READ COMMITTED.
     """
     parameters: dict[str, object] = {
         "limit": check_int(limit, field="limit", minimum=1, maximum=MAX_REAP),
@@ -172,9 +180,9 @@ def reap_expired_leases(
         "job_id": None,
     }
     try:
-        rows = _fetch(db, Bound(REAP_EXPIRED_LEASES, parameters))
+        rows = _reap(db, parameters)
     except QueryError as error:
-        if error.is_transient:
+        if error.is_transient and error.code != _LOCK_TIMEOUT:
             raise
         return _reap_one_by_one(db, parameters)
     return ReapResult([_reaped(row) for row in rows], [])
@@ -185,9 +193,9 @@ def _reap_one_by_one(db: Database, parameters: dict[str, object]) -> ReapResult:
     for expired in _fetch(db, Bound(LIST_EXPIRED_LEASES, {"limit": parameters["limit"]})):
         one = parameters | {"job_id": expired.job_id}
         try:
-            result.reaped.extend(map(_reaped, _fetch(db, Bound(REAP_EXPIRED_LEASES, one))))
+            result.reaped.extend(map(_reaped, _reap(db, one)))
         except QueryError as error:
-            if error.is_transient:
+            if error.is_transient and error.code != _LOCK_TIMEOUT:
                 raise
             _defer(db, one)
             result.deferred.append(ReapError(expired.job_id, error))
@@ -201,6 +209,18 @@ def _defer(db: Database, parameters: dict[str, object]) -> None:
         # A row that takes no write at all must not stop the healthy ones behind it.
         if error.is_transient:
             raise
+
+
+def _reap(db: Database, parameters: dict[str, object]) -> list[EndedRow]:
+    locking = Bound(
+        TRY_RUNS_OF_EXPIRED_LEASES, {name: parameters[name] for name in ("limit", "job_id")}
+    )
+    with transaction(db, lock_timeout_ms=_ROW_WAIT_MS) as work:
+        _, rows = work.fetch_all([locking, Bound(REAP_EXPIRED_LEASES, parameters)])
+        dead = [row.job_id for row in rows if row.disposition is _DEAD_LETTERED]
+        if dead:
+            work.finish(settle(work, work.fetch(reach_from_jobs(dead))))
+    return rows
 
 
 def _fetch(db: Database, bound: Bound[Row]) -> list[Row]:
@@ -217,7 +237,7 @@ def _reaped(row: EndedRow) -> ReapedJob:
         claim_number=row.claim_number,
         worker_id=row.worker_id,
     )
-    is_dead = row.disposition is FailureDisposition.DEAD_LETTERED
+    is_dead = row.disposition is _DEAD_LETTERED
     return ReapedJob(
         lease,
         row.job_type,
@@ -227,6 +247,7 @@ def _reaped(row: EndedRow) -> ReapedJob:
         disposition=row.disposition,
         dead_letter_reason=dead_letter_reason(row.kind) if is_dead else None,
         next_run_at=row.next_run_at,
+        retry_delay_ms=row.retry_delay_ms,
         is_without_heartbeat=row.is_without_heartbeat,
         payload=decode_or_unset(row.payload_json),
         checkpoint=decode_or_unset(row.checkpoint_json),

@@ -12,10 +12,11 @@ import psycopg
 from runledger_core import JobLease
 
 from .._rows import Statement
-from .._session import LIMIT_LOCK_WAIT, Bound, run, send_owned
+from .._session import Bound, run, run_all, transaction
 from ..errors import QueryError
+from ..workflows import end_and_settle, lock_runs_of_jobs
 from ._claim import ClaimRequest, claim_results, claim_statements
-from ._claimed import CLAIMED_COLUMNS, ClaimedJob, ClaimedRow, decode_claim
+from ._claimed import CLAIMED_COLUMNS, ClaimedJob, ClaimedRow, UndecodableJob, decode_claim
 from ._failure import (
     FAIL_JOBS,
     FailureEntry,
@@ -34,6 +35,11 @@ from ._success import (
 )
 from ._verdict import WriteVerdict
 
+_LOCK_TIMEOUT: Final = "db.lock_timeout"
+# Who holds a step's row costs a round that long, and then its run only. An open insert that
+# references the row by a foreign key is enough.
+_STEP_WAIT_MS: Final = 10
+
 
 @dataclass(frozen=True, slots=True)
 class RoundResult:
@@ -48,7 +54,7 @@ class RoundResult:
     failures: list[FailureOutcome]
     _: KW_ONLY
     claimed: list[ClaimedJob] = field(default_factory=list[ClaimedJob])
-    undecodable: list[FailureEntry] = field(default_factory=list[FailureEntry])
+    undecodable: list[UndecodableJob] = field(default_factory=list[UndecodableJob])
     last_taken: Mapping[str, ReadyMark] = field(default_factory=dict[str, ReadyMark])
     backlog: Backlog | None = None
 
@@ -98,11 +104,13 @@ def run_worker_round(
     successes: Sequence[SuccessEntry] = (),
     failures: Sequence[FailureEntry] = (),
     claim: ClaimRequest | None = None,
+    in_workflows: bool = False,
 ) -> RoundResult:
-    """Store outcomes and claim jobs in one transaction and one trip.
+    """Store outcomes and claim jobs in one transaction; in one trip, or two with workflows.
 
     Args:
         connection: An idle autocommit connection that nobody else uses.
+        in_workflows: Whether some of the jobs are workflows'; else such are BUSY.
 
     Returns:
         A verdict per entry; entries whose rows others hold are BUSY. Claimed rows that cannot be
@@ -115,7 +123,14 @@ def run_worker_round(
         the connection is lost are BUSY.
     """
     claiming = claim_statements(claim) if claim is not None else []
-    results = _send_outcomes(connection, successes, failures, after=claiming)
+    try:
+        results = _send_outcomes(
+            connection, successes, failures, in_workflows=in_workflows, after=claiming
+        )
+    except QueryError as error:
+        if not in_workflows or error.code != _LOCK_TIMEOUT:
+            raise
+        return _round_around_held_steps(connection, successes, failures, claim)
     result = _settle(connection, successes, failures, results)
     if claim is None:
         return result
@@ -131,18 +146,76 @@ def run_worker_round(
     )
 
 
+def _round_around_held_steps(
+    connection: psycopg.Connection[Any],
+    successes: Sequence[SuccessEntry],
+    failures: Sequence[FailureEntry],
+    claim: ClaimRequest | None,
+) -> RoundResult:
+    """Run a round while somebody holds a row of a step: what is not of its run is stored."""
+    # To this one all jobs of workflows are BUSY.
+    result = run_worker_round(connection, successes=successes, failures=failures, claim=claim)
+    busy = [
+        index
+        for index, outcome in enumerate((*result.successes, *result.failures))
+        if outcome.verdict is WriteVerdict.BUSY
+    ]
+    entries: list[SuccessEntry | FailureEntry] = [*successes, *failures]
+    stored = _store_in_parts(connection, {index: entries[index] for index in busy})
+    outcomes = {**dict(enumerate((*result.successes, *result.failures))), **stored}
+    return replace(
+        result,
+        successes=[outcomes[index] for index in range(len(successes))],
+        failures=[outcomes[len(successes) + index] for index in range(len(failures))],
+    )
+
+
+def _store_in_parts(
+    connection: psycopg.Connection[Any], entries: Mapping[int, SuccessEntry | FailureEntry]
+) -> dict[int, Any]:
+    """Store outcomes of workflows, halves apart where a row is held; return what was stored."""
+    if not entries:
+        return {}
+    places = list(entries)
+    successes = {i: e for i, e in entries.items() if isinstance(e, SuccessEntry)}
+    failures = {i: e for i, e in entries.items() if isinstance(e, FailureEntry)}
+    try:
+        results = _send_outcomes(
+            connection, list(successes.values()), list(failures.values()), in_workflows=True
+        )
+        part = _settle(connection, list(successes.values()), list(failures.values()), results)
+    except QueryError as error:
+        # What the round stored is committed: these come again, whatever it is.
+        if len(places) == 1 or error.code != _LOCK_TIMEOUT:
+            return {}
+        halves = (places[: len(places) // 2], places[len(places) // 2 :])
+        return {
+            place: outcome
+            for half in halves
+            for place, outcome in _store_in_parts(
+                connection, {place: entries[place] for place in half}
+            ).items()
+        }
+    return {
+        **dict(zip(successes, part.successes, strict=True)),
+        **dict(zip(failures, part.failures, strict=True)),
+    }
+
+
 def run_waiting_round(
     connection: psycopg.Connection[Any],
     *,
     successes: Sequence[SuccessEntry] = (),
     failures: Sequence[FailureEntry] = (),
     wait_ms: int,
+    in_workflows: bool = False,
 ) -> RoundResult:
-    """Store outcomes that were all BUSY, waiting for the first one's row.
+    """Store outcomes that were all BUSY, waiting for the row of the first one.
 
     Args:
         connection: As for `run_worker_round`.
         wait_ms: Longest wait in milliseconds; all are BUSY again if the row stays locked.
+        in_workflows: As for `run_worker_round`; the first one's run is waited for, too.
 
     Returns:
         A verdict per entry; nothing is claimed.
@@ -153,14 +226,21 @@ def run_waiting_round(
     leases = [entry.lease for entry in (*successes, *failures)]
     if not leases:
         return RoundResult([], [])
-    waiting = [
-        Bound(LIMIT_LOCK_WAIT, {"lock_timeout_ms": wait_ms}),
-        Bound(WAIT_FOR_JOB, {"job_id": leases[0].job_id}),
-    ]
+    first = leases[0].job_id
+    waiting: list[Bound[Any]] = [Bound(WAIT_FOR_JOB, {"job_id": first})]
+    if in_workflows:
+        waiting.insert(0, lock_runs_of_jobs([first], waits=True))
     try:
-        results = _send_outcomes(connection, successes, failures, before=waiting)
+        results = _send_outcomes(
+            connection,
+            successes,
+            failures,
+            in_workflows=in_workflows,
+            before=waiting,
+            wait_ms=wait_ms,
+        )
     except QueryError as error:
-        if error.code != "db.lock_timeout":
+        if error.code != _LOCK_TIMEOUT:
             raise
         return RoundResult(
             [SuccessOutcome(WriteVerdict.BUSY) for _ in successes],
@@ -171,7 +251,7 @@ def run_waiting_round(
 
 def find_claims(
     connection: psycopg.Connection[Any], *, worker_id: str, known: Sequence[JobLease]
-) -> tuple[list[ClaimedJob], list[FailureEntry]]:
+) -> tuple[list[ClaimedJob], list[UndecodableJob]]:
     """Return live leases of a worker that it does not know of, after an unknown commit.
 
     Returns:
@@ -187,17 +267,30 @@ def _send_outcomes(
     successes: Sequence[SuccessEntry],
     failures: Sequence[FailureEntry],
     *,
+    in_workflows: bool,
     before: Sequence[Bound[Any]] = (),
     after: Sequence[Bound[Any]] = (),
+    wait_ms: int | None = None,
 ) -> list[list[Any]]:
     """Return the rows of the successes, of the failures, and of what follows them."""
-    bounds: list[Bound[Any]] = [*before]
+    ending: list[Bound[Any]] = []
     if successes:
-        bounds.append(Bound(COMPLETE_JOBS, success_parameters(successes)))
+        ending.append(Bound(COMPLETE_JOBS, success_parameters(successes)))
     if failures:
-        bounds.append(Bound(FAIL_JOBS, failure_parameters(failures)))
-    bounds += after
-    results = iter((send_owned(connection, bounds) if bounds else [])[len(before) :])
+        ending.append(Bound(FAIL_JOBS, failure_parameters(failures)))
+    if in_workflows and ending:
+        job_ids = [entry.lease.job_id for entry in (*successes, *failures)]
+        wait_ms = _STEP_WAIT_MS if wait_ms is None else wait_ms
+        with transaction(connection, lock_timeout_ms=wait_ms) as work:
+            ended, followed = end_and_settle(
+                work, ending, job_ids, waits=False, before=before, after=after
+            )
+        results = iter([*ended, *followed])
+    else:
+        bounds = [*before, *ending, *after]
+        results = iter(
+            (run_all(connection, bounds, lock_timeout_ms=wait_ms) if bounds else [])[len(before) :]
+        )
     stored = next(results) if successes else []
     failed = next(results) if failures else []
     return [stored, failed, *results]

@@ -11,10 +11,11 @@ from runledger_core import JobCompletion, JobLease
 from .._arguments import check_kind, check_kinds, check_lock_timeout
 from .._database import Database
 from .._rows import Statement
-from .._session import DEFAULT_LOCK_TIMEOUT_MS, Bound, run
+from .._session import DEFAULT_LOCK_TIMEOUT_MS, Bound
+from ..workflows import end_jobs
 from ._lease import (
+    ENDING_ENTRIES,
     ENTRY_OF_ROW,
-    LEASED_ENTRIES,
     LIVE_ENTRIES,
     SKIP_LOCKED,
     WAIT_FOR_LOCK,
@@ -75,7 +76,7 @@ _LOCKED: Final = f"""
             {_DONE} AS progress_done,
             {_TOTAL} AS progress_total,
             coalesce({_DONE} <= {_TOTAL}, true) AS is_valid
-        {LEASED_ENTRIES}
+        {ENDING_ENTRIES}
 """
 _WRITE: Final = f"""
     {LIVE_ENTRIES}
@@ -136,7 +137,7 @@ def complete_job_success(
 
     Args:
         completion: Output, checkpoint and progress; None for none. What is not given stays.
-        lock_timeout_ms: Longest wait for the job's row, in milliseconds.
+        lock_timeout_ms: Longest wait for the row of the job, or of its run, in milliseconds.
 
     Returns:
         The stored progress; a repeated identical call by the same claim answers as stored.
@@ -144,14 +145,16 @@ def complete_job_success(
     Raises:
         ForbiddenError: `job.lease_owner_mismatch` unless `lease` is live; nothing is changed.
         ValidationError: `job.invalid_completion_progress` if progress, merged with what is stored,
-            is beyond its total.
+            is beyond its total;
+            `workflow.terminal_completion_unsupported_isolation` if the job is a workflow's and
+            the transaction is stronger than READ COMMITTED.
         UnavailableError: `db.lock_timeout`, `db.unavailable`, `db.outcome_unknown`.
 
     Transaction: joins the caller's, inside a savepoint, or opens one.
     """
     entry = SuccessEntry(lease, JobCompletion.success() if completion is None else completion)
     bound = Bound(COMPLETE_JOB_SUCCESS, success_parameters([entry]))
-    rows = run(db, bound, lock_timeout_ms=check_lock_timeout(lock_timeout_ms))
+    rows = end_jobs(db, bound, [lease.job_id], lock_timeout_ms=check_lock_timeout(lock_timeout_ms))
     outcome = settle_successes(db, [entry], rows)[0]
     if not outcome.verdict.is_stored:
         raise refused(outcome.verdict)
@@ -165,15 +168,18 @@ def complete_jobs(db: Database, entries: Sequence[SuccessEntry]) -> list[Success
         One outcome per entry, in input order; rows that others hold are BUSY and not waited for.
 
     Raises:
-        ValidationError: `input.duplicate_entry` if a job is named twice; nothing is changed.
+        ValidationError: `input.duplicate_entry` if a job is named twice;
+            `workflow.terminal_completion_unsupported_isolation` if one is a workflow's and the
+            transaction is stronger than READ COMMITTED. Nothing is changed.
 
-    Transaction: joins the caller's or opens one.
+    Transaction: joins the caller's, inside a savepoint, or opens one.
     """
     entries = check_kinds(entries, SuccessEntry, field="entries")
     if not entries:
         return []
     require_distinct([entry.lease for entry in entries])
-    rows = run(db, Bound(COMPLETE_JOBS, success_parameters(entries)))
+    job_ids = [entry.lease.job_id for entry in entries]
+    rows = end_jobs(db, Bound(COMPLETE_JOBS, success_parameters(entries)), job_ids)
     return settle_successes(db, entries, rows)
 
 

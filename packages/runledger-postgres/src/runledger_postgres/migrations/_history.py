@@ -10,7 +10,7 @@ from runledger_core import ErrorCategory
 
 from .._database import Database
 from .._rows import NoRow, Statement
-from .._session import Bound, Transaction, transaction
+from .._session import IS_READ_COMMITTED, Bound, Transaction, transaction
 from ..errors import refusal
 from ._cutover import check_cutover
 from ._errors import (
@@ -37,11 +37,10 @@ class ServerRow:
 # Looked up as a row: a name that to_regclass once did not find stays unknown to the session until
 # it accepts invalidations, and waiting for an advisory lock does not make it accept any.
 READ_SERVER: Final = Statement(
-    """
+    f"""
     SELECT
         current_setting('server_version_num')::int4 AS server_version,
-        current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')
-            AS is_read_committed,
+        {IS_READ_COMMITTED} AS is_read_committed,
         EXISTS (
             SELECT
             FROM pg_catalog.pg_class AS c

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
@@ -275,10 +274,3 @@ def queue(runledger_database, runledger_pool) -> Iterator[Queue]:
     queue.define("test.job")
     yield queue
     assert queue.consistency_errors() == {}
-
-
-@pytest.fixture
-def background() -> Iterator[ThreadPoolExecutor]:
-    """Threads for calls that wait for a lock."""
-    with ThreadPoolExecutor(max_workers=8) as executor:
-        yield executor

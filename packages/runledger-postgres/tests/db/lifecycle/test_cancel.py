@@ -27,8 +27,6 @@ from runledger_postgres.lifecycle import (
 from runledger_postgres.wakeup import CANCEL_CHANNEL
 from runledger_test_support import expire_lease
 
-pytestmark = pytest.mark.core
-
 if TYPE_CHECKING:
     from conftest import Queue
 
@@ -38,6 +36,7 @@ DONE, NOT_FOUND = OperatorVerdict.DONE, OperatorVerdict.NOT_FOUND
 INVALID_STATE = OperatorVerdict.INVALID_STATE
 
 
+@pytest.mark.core
 def test_pending_job_is_canceled(queue: Queue):
     (job_id,) = queue.enqueue()
 

@@ -195,7 +195,8 @@ def test_foreign_future_and_ended_rows_cost_a_claim_nothing(queue: Queue):
     queue.execute("ANALYZE runledger.job_queue")
     request = ClaimRequest("w", ["test.job"], limit=3, window=3, lease_ttl_seconds=60)
 
-    flip, claim, backlog = [blocks_read(queue, bound) for bound in claim_statements(request)]
+    _setting, *walks = claim_statements(request)
+    flip, claim, backlog = [blocks_read(queue, bound) for bound in walks]
 
     assert flip < 10
     assert claim < 150
@@ -466,3 +467,46 @@ def test_row_whose_counter_is_at_its_end_counts_as_no_backlog(queue: Queue, coun
 
     assert (result.claimed, result.has_ready, result.due_in_seconds) == ([], False, None)
     queue.execute("DELETE FROM runledger.job_queue")
+
+
+def test_claim_leaves_the_planners_settings_of_the_callers_transaction(queue: Queue):
+    settings = {
+        "enable_bitmapscan": "off",
+        "enable_seqscan": "off",
+        "plan_cache_mode": "force_custom_plan",
+    }
+    queue.enqueue()
+    with queue.database.connect() as connection:
+        for name, value in settings.items():
+            connection.execute(f"SET LOCAL {name} = {value}".encode())
+
+        assert len(claim_jobs(connection, worker_id="w", limit=1, lease_ttl_seconds=9)) == 1
+
+        for name, value in settings.items():
+            assert connection.execute(f"SHOW {name}".encode()).fetchone() == (value,)
+        connection.rollback()
+        assert connection.execute("SHOW enable_bitmapscan").fetchone() == ("on",)
+        assert len(claim_jobs(connection, worker_id="w", limit=1, lease_ttl_seconds=9)) == 1
+        assert connection.execute("SHOW enable_seqscan").fetchone() == ("on",)
+
+
+def test_claim_that_was_planned_on_an_empty_queue_reads_no_table_as_a_whole(queue: Queue):
+    with queue.database.connect_directly(autocommit=True) as connection:
+        # Prepared by psycopg at the sixth time, and planned then.
+        for _ in range(8):
+            claim_jobs(connection, worker_id="w", limit=1, lease_ttl_seconds=9)
+        connection.execute("SET plan_cache_mode = force_generic_plan")
+        prepared = connection.execute(
+            "SELECT name, cardinality(parameter_types), statement FROM pg_prepared_statements"
+            " WHERE statement LIKE '%%runledger.job_queue%%'"
+        ).fetchall()
+
+        plans = {
+            statement: connection.execute(
+                f"EXPLAIN EXECUTE {name}({', '.join(['NULL'] * parameters)})".encode()
+            ).fetchall()
+            for name, parameters, statement in prepared
+        }
+
+    assert len(plans) == 3, "flip, claim and look"
+    assert "Seq Scan on job_queue" not in str(list(plans.values()))

@@ -63,7 +63,9 @@ def test_retry_ends_the_attempt_and_waits(queue: Queue):
     outcome = fail(queue, lease)
 
     job = queue.job(lease.job_id)
-    assert outcome == FailureOutcome(STORED, RETRY, next_run_at=job.next_run_at, max_attempts=3)
+    assert outcome == FailureOutcome(
+        STORED, RETRY, next_run_at=job.next_run_at, retry_delay_ms=5_000, max_attempts=3
+    )
     assert (job.status, job.stage, job.attempt, job.run_number) == (
         JobStatus.PENDING,
         "queued",
@@ -254,7 +256,7 @@ def test_repeated_failure_answers_as_stored_and_changes_nothing(queue: Queue):
     repeated = fail(queue, lease, JobFailure.retryable("smtp.busy", "other words"), delay=1)
 
     assert repeated == FailureOutcome(
-        REPEATED, RETRY, next_run_at=stored.next_run_at, max_attempts=3
+        REPEATED, RETRY, next_run_at=stored.next_run_at, retry_delay_ms=5_000, max_attempts=3
     )
     assert queue.image() == before
 
@@ -270,7 +272,7 @@ def test_repeated_failure_answers_as_stored_after_later_claims(queue: Queue):
 
     assert during_second == after_second
     assert after_second == FailureOutcome(
-        REPEATED, RETRY, next_run_at=stored.next_run_at, max_attempts=3
+        REPEATED, RETRY, next_run_at=stored.next_run_at, retry_delay_ms=5_000, max_attempts=3
     )
 
 

@@ -109,6 +109,10 @@ class PlanReader:
 
     def _blocks(self, bound: Bound[Any]) -> int:
         names = list(bound.params)
+        if not names:
+            # A setting.
+            self._connection.execute(bound.statement.sql)
+            return 0
         numbers = {name: f"${index}" for index, name in enumerate(names, 1)}
         sql = bound.statement.sql
         for name, number in numbers.items():
@@ -131,14 +135,15 @@ def test_marked_rounds_read_little_however_much_lived_under_an_old_snapshot(
         marks = live_through(queue, engine, count)
         insert(queue, priority=100)
         insert(queue, priority=100)
-        for mode in ("force_generic_plan", "force_custom_plan"):
-            reader = PlanReader(queue.database.connect_directly(autocommit=True), mode=mode)
+        modes = ("force_generic_plan", "force_custom_plan")
+        connect = queue.database.connect_directly
+        readers = [PlanReader(connect(autocommit=True), mode=mode) for mode in modes]
 
-            marked = sum(reader.blocks(request(marks=marks)) for _ in range(ROUNDS))
-            from_the_start = sum(reader.blocks(request()) for _ in range(ROUNDS))
-
-            assert marked < 1_000, mode
-            assert from_the_start > count / 2, mode
+        # First those that must read little: each round leaves rows that were rolled back.
+        for reader in readers:
+            assert sum(reader.blocks(request(marks=marks)) for _ in range(ROUNDS)) < 1_000
+        for reader in readers:
+            assert sum(reader.blocks(request()) for _ in range(ROUNDS)) > count / 2
 
         seen = run_worker_round(engine, claim=request(1, marks=marks)).backlog
         walked = run_worker_round(engine, claim=request(1)).backlog

@@ -79,7 +79,7 @@ def test_expired_lease_becomes_a_retry_and_all_rows_agree(queue: Queue):
                     "job.lease_expired", "the worker's lease ran out before the attempt ended"
                 ),
                 disposition=RETRY, dead_letter_reason=None, next_run_at=job.next_run_at,
-                is_without_heartbeat=True, payload=UNSET, checkpoint=UNSET,
+                retry_delay_ms=30_000, is_without_heartbeat=True, payload=UNSET, checkpoint=UNSET,
             )
         ],
         [],

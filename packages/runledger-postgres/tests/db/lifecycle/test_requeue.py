@@ -26,8 +26,6 @@ from runledger_postgres.lifecycle import (
     update_job_progress,
 )
 
-pytestmark = pytest.mark.core
-
 if TYPE_CHECKING:
     from conftest import Queue
 
@@ -51,6 +49,7 @@ def ended(queue: Queue, status: str, **request) -> UUID:
     return lease.job_id
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("status", ["SUCCEEDED", "DEAD_LETTERED", "CANCELED"])
 def test_ended_job_runs_again_as_its_next_run(queue: Queue, status):
     job_id = ended(queue, status, priority=7, payload=[1], idempotency_key="k", timeout_seconds=9)

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from runledger_core import JobCompletion, JobFailure, JobLease, JobProgressUpdate, JobStatus, Scope
+from runledger_core import (
+    UNSET,
+    JobCompletion,
+    JobFailure,
+    JobLease,
+    JobProgressUpdate,
+    JobStatus,
+    Scope,
+)
 from runledger_postgres import _session
 from runledger_postgres.errors import QueryError
 from runledger_postgres.lifecycle import (
@@ -146,6 +154,9 @@ def test_row_that_python_cannot_read_comes_back_as_a_failure_beside_its_neighbou
 
     assert [job.id for job in result.claimed] == [before, after]
     assert [entry.lease.job_id for entry in result.undecodable] == [poison]
+    (unread,) = result.undecodable
+    assert (unread.job.lease, unread.job.job_type) == (unread.lease, result.claimed[0].job_type)
+    assert (unread.job.payload, unread.job.checkpoint) == (None, UNSET)
     assert fail_jobs(engine, result.undecodable)[0].disposition is FailureDisposition.DEAD_LETTERED
     assert queue.value("SELECT error_code FROM runledger.job_dead_letters") == "job.undecodable_row"
 

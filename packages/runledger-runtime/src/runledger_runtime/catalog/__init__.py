@@ -1,17 +1,18 @@
-"""The catalog of an application's jobs, its defaults and its sync with the database."""
+"""The catalog of an application's jobs and schedules, its defaults and its syncs."""
 
 from ._builder import JobCatalog
-from .defaults import (
-    JobCatalogDefaults,
-    JobCatalogDefinitionOverrides,
-    JobCatalogSyncScope,
-    JobDefinitionValues,
-)
+from ._workflows import CatalogWorkflowDagBuilder
+from .defaults import JobCatalogDefaults, JobCatalogDefinitionOverrides, JobDefinitionValues
+from .schedule_spec import CatalogJobScheduleSpec
+from .scope import JobCatalogScheduleSyncScope, JobCatalogSyncScope
 
 __all__ = [
+    "CatalogJobScheduleSpec",
+    "CatalogWorkflowDagBuilder",
     "JobCatalog",
     "JobCatalogDefaults",
     "JobCatalogDefinitionOverrides",
+    "JobCatalogScheduleSyncScope",
     "JobCatalogSyncScope",
     "JobDefinitionValues",
 ]

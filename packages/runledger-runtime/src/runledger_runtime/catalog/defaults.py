@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import TypedDict, TypeVar
 
@@ -129,36 +128,3 @@ def check_value(name: str, value: object) -> None:
             check_int(value, field=name, minimum=INT32_MIN, maximum=INT32_MAX)
         case _:
             check_int(value, field=name, minimum=1, maximum=INT32_MAX)
-
-
-class JobCatalogSyncScope:
-    """The job types that one application owns, for an exact sync."""
-
-    __slots__ = ("job_types",)
-
-    job_types: frozenset[str]
-    """The owned types."""
-
-    def __init__(self, job_types: Iterable[str]) -> None:
-        """Take the owned types.
-
-        Raises:
-            CatalogError: `catalog.invalid_exact_sync_scope` if there are none,
-                `catalog.invalid_exact_sync_scope_job_type` if one is blank or not storable.
-        """
-        # A single text would be taken for its letters.
-        if isinstance(job_types, str) or not (names := list(job_types)):
-            raise CatalogError(
-                "catalog.invalid_exact_sync_scope", "name one job type or more", field="job_types"
-            )
-        try:
-            self.job_types = frozenset(str(JobType(name)) for name in names)
-        except ValidationError as error:
-            raise CatalogError(
-                "catalog.invalid_exact_sync_scope_job_type",
-                error.client_message,
-                field="job_types",
-            ) from error
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({sorted(self.job_types)!r})"

@@ -10,12 +10,18 @@ from inspect import signature
 from pathlib import Path
 from typing import Final
 
+import runledger_core
+import runledger_postgres
 from runledger_core import NotFoundError, ValidationError
 
 from ..catalog import JobCatalog
 from ._errors import CommandFailure
 
 _DEFAULT_NAME: Final = "catalog"
+_OURS: Final = tuple(
+    str(Path(file).parent)
+    for file in (Path(__file__).parent, runledger_core.__file__, runledger_postgres.__file__)
+)
 
 
 def load_catalog(app: str) -> JobCatalog:
@@ -105,5 +111,8 @@ def _import_failure(module_name: str, error: Exception) -> CommandFailure:
 
 
 def _place(error: Exception) -> str:
-    where = traceback.extract_tb(error.__traceback__)[-1]
+    frames = traceback.extract_tb(error.__traceback__)
+    # A refusal of ours is raised here, but the mistake is where the application called us.
+    theirs = [frame for frame in frames if not frame.filename.startswith(_OURS)]
+    where = (theirs or frames)[-1]
     return f"look at {where.filename}, line {where.lineno}"

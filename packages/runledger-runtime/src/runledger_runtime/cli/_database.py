@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 import psycopg
@@ -25,8 +25,7 @@ from runledger_postgres import ensure_schema_compatible
 from runledger_postgres.embedded import EmbeddedServer
 
 from ._errors import CommandFailure
-
-Function = TypeVar("Function", bound=Callable[..., Any])
+from ._options import Function
 
 _VARIABLE: Final = "DATABASE_URL"
 _CONNECT_SECONDS: Final = 10

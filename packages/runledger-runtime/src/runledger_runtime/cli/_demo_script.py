@@ -1,4 +1,4 @@
-"""What the demo does and when: enqueues, a repeated enqueue, two cancels."""
+"""What the demo does and when: enqueues, a repeated one, a schedule, a workflow, two cancels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from uuid import UUID, uuid4
 
 from psycopg_pool import ConnectionPool
 
-from runledger_core import EnqueueDisposition, JobEnqueue, JobStatus, JsonInput, Scope
+from runledger_core import (
+    EnqueueDisposition,
+    JobEnqueue,
+    JobScheduleUpsert,
+    JobStatus,
+    JsonInput,
+    Scope,
+)
 from runledger_postgres import (
     JobFilter,
     JobSummary,
@@ -20,20 +27,26 @@ from runledger_postgres import (
     enqueue_jobs,
     list_jobs,
 )
+from runledger_postgres.schedules import set_job_schedule_active, upsert_job_schedule
 
-from ._demo_catalog import MAIL, PAYMENT, PHOTO, REPORT, WEBHOOK, Witness
+from ..cron import next_fire_after
+from ._demo_catalog import MAIL, PAYMENT, PHOTO, REPORT, STOCK, WEBHOOK, Witness
+from ._demo_workflow import Campaign
 
 EXPECTED_DEAD_LETTERS: Final = 2
 EXPECTED_CANCELED: Final = 2
+LEAST_FIRES: Final = 2
 
 _NAMES: Final = (
-    "ana", "ben", "cem", "dia", "eva", "fay", "gus", "hal", "ida",
-    "jon", "kim", "lea", "max", "nia", "ole", "pia", "rob", "sue",
+    "billing", "claims", "design", "events", "grants", "hosting", "imports", "jobs", "kitchen",
+    "legal", "media", "news", "orders", "press", "quality", "returns", "sales", "travel",
 )  # fmt: skip
+_BUSY_NAMES: Final = frozenset({"claims", "legal", "orders"})
 _FIRST_MAILS: Final = 9
 _ORDERS: Final = range(1001, 1009)
 _PHOTOS: Final = ("beach", "castle", "dunes", "forest", "harbour", "island")
 _MOST_JOBS: Final = 100
+_EVERY_TWO_SECONDS: Final = "*/2 * * * * ?"
 
 
 @dataclass(slots=True)
@@ -55,8 +68,11 @@ class Script:
         """Prepare the scenes; what happens is told in sentences."""
         self.organization_id = uuid4()
         self.scope = Scope.organization(self.organization_id)
+        self.schedule_name = f"demo-stock-{self.organization_id}"
         self.labels: dict[UUID, str] = {}
         self.repeated_enqueue_agrees = False
+        self.fires = 0
+        self.campaign = Campaign(pool, self.scope, tell)
         self._pool = pool
         self._witness = witness
         self._tell = tell
@@ -66,9 +82,13 @@ class Script:
         self._started_at = time.monotonic()
         self._scenes = [
             _Scene(0.0, self._enqueue_orders),
+            _Scene(1.0, lambda: self.campaign.enqueue(self.organization_id)),
             _Scene(2.0, self._enqueue_photos),
+            _Scene(3.0, self._start_schedule),
+            _Scene(3.5, self._pause_schedule),
             _Scene(4.0, self._repeat_orders),
             _Scene(5.5, self._enqueue_more_mails),
+            _Scene(6.0, self.campaign.approve),
             _Scene(6.5, self._cancel_newsletter),
             _Scene(8.0, self._cancel_report),
         ]
@@ -92,10 +112,22 @@ class Script:
 
     def jobs(self) -> list[JobSummary]:
         """Return the jobs of this run as they are now, oldest first."""
-        return list_jobs(self._pool, JobFilter(self.scope), limit=_MOST_JOBS)[::-1]
+        jobs = list_jobs(self._pool, JobFilter(self.scope), limit=_MOST_JOBS)[::-1]
+        for job in jobs:
+            # All others got their label when they were enqueued.
+            if job.id in self.labels:
+                continue
+            if job.job_type == STOCK:
+                self.fires += 1
+                self.labels[job.id] = f"stock count {self.fires}"
+            elif (label := self.campaign.label(job.id)) is not None:
+                self.labels[job.id] = label
+        return jobs
 
     def cancel_all(self) -> None:
         """Cancel whatever has not ended: the show was broken off."""
+        set_job_schedule_active(self._pool, self.schedule_name, is_active=False)
+        self.campaign.cancel()
         open_jobs = [job.id for job in self.jobs() if not job.status.is_terminal]
         cancel_jobs(self._pool, open_jobs, scope=self.scope, reason="demo broken off")
 
@@ -128,6 +160,25 @@ class Script:
         )
         self._newsletter = self._enqueue([newsletter], ["newsletter"])[0]
         self._tell(f"enqueued {len(requests)} photos, a webhook, and a newsletter for in an hour")
+        return True
+
+    def _start_schedule(self) -> bool:
+        request = JobScheduleUpsert(
+            self.schedule_name,
+            STOCK,
+            cron_expr=_EVERY_TWO_SECONDS,
+            organization_id=self.organization_id,
+            next_fire_at=next_fire_after(_EVERY_TWO_SECONDS, datetime.now(UTC)),
+        )
+        upsert_job_schedule(self._pool, request)
+        self._tell(f"stored a schedule, {_EVERY_TWO_SECONDS}: count the stock every two seconds")
+        return True
+
+    def _pause_schedule(self) -> bool:
+        if self.fires < LEAST_FIRES:
+            return False
+        set_job_schedule_active(self._pool, self.schedule_name, is_active=False)
+        self._tell(f"paused the schedule; it has fired {self.fires} times")
         return True
 
     def _repeat_orders(self) -> bool:
@@ -179,9 +230,7 @@ class Script:
 
     def _enqueue_mails(self, names: Sequence[str]) -> None:
         requests = [
-            self._request(
-                MAIL, {"to": f"{name}@example.com", "busy": int(name in {"ben", "fay", "kim"})}
-            )
+            self._request(MAIL, {"to": f"{name}@example.com", "busy": int(name in _BUSY_NAMES)})
             for name in names
         ]
         self._enqueue(requests, [f"mail to {name}" for name in names])

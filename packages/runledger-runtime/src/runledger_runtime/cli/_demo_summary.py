@@ -13,11 +13,13 @@ from typing import Any, Final
 
 from psycopg_pool import ConnectionPool
 
-from runledger_core import CancelReason, JobOutcome, JobStatus, JsonInput
+from runledger_core import CancelReason, JobOutcome, JobStatus, JsonInput, JsonValue
 from runledger_postgres import count_jobs_by_status, list_job_attempts
 
 from ._demo_catalog import Witness
-from ._demo_script import EXPECTED_CANCELED, EXPECTED_DEAD_LETTERS, Script
+from ._demo_script import EXPECTED_CANCELED, EXPECTED_DEAD_LETTERS, LEAST_FIRES, Script
+from ._demo_workflow import EXPECTED_RESULT, STEPS
+from ._text import json_line
 
 _TUI_MODULE: Final = "runledger_tui"
 
@@ -29,6 +31,7 @@ class Summary:
     enqueued: int
     succeeded: int
     _: KW_ONLY
+    by_schedule: int
     dead_lettered: int
     canceled: int
     unfinished: int
@@ -37,6 +40,7 @@ class Summary:
     canceled_attempts: int
     repeated_enqueue_agrees: bool
     handler_was_told: bool
+    workflow_result: JsonValue
 
     def problems(self) -> list[str]:
         """Return what does not add up, in sentences; empty if all is well."""
@@ -50,8 +54,10 @@ class Summary:
             == EXPECTED_DEAD_LETTERS,
             f"there should be {EXPECTED_CANCELED} canceled jobs": self.canceled
             == EXPECTED_CANCELED,
+            f"the schedule should have fired {LEAST_FIRES} times": self.by_schedule >= LEAST_FIRES,
             "a repeated enqueue made other jobs": self.repeated_enqueue_agrees,
             "the canceled handler was not told": self.handler_was_told,
+            "the workflow has another result, or none": self.workflow_result == EXPECTED_RESULT,
         }
         return [problem for problem, is_well in checks.items() if not is_well]
 
@@ -71,6 +77,7 @@ def summarize(pool: ConnectionPool[Any], script: Script, witness: Witness) -> Su
     return Summary(
         len(script.labels),
         counts[JobStatus.SUCCEEDED],
+        by_schedule=script.fires,
         dead_lettered=counts[JobStatus.DEAD_LETTERED],
         canceled=counts[JobStatus.CANCELED],
         unfinished=counts[JobStatus.PENDING] + counts[JobStatus.LEASED],
@@ -79,13 +86,14 @@ def summarize(pool: ConnectionPool[Any], script: Script, witness: Witness) -> Su
         canceled_attempts=sum(attempt.outcome is JobOutcome.CANCELED for attempt in attempts),
         repeated_enqueue_agrees=script.repeated_enqueue_agrees,
         handler_was_told=witness.reason is CancelReason.CANCELED,
+        workflow_result=script.campaign.result(),
     )
 
 
 def print_summary(summary: Summary, say: Callable[[str], None]) -> None:
     """Print the numbers and whether they add up."""
     say("")
-    say(f"{summary.enqueued:4} jobs enqueued")
+    say(f"{summary.enqueued:4} jobs enqueued, {summary.by_schedule} of them by a schedule")
     say(f"{summary.succeeded:4} succeeded")
     say(f"{summary.dead_lettered:4} dead letters: a declined card, a webhook out of attempts")
     say(f"{summary.canceled:4} canceled: one waiting, one running, whose handler was told")
@@ -94,6 +102,10 @@ def print_summary(summary: Summary, say: Callable[[str], None]) -> None:
         f" {summary.retries} failures that were tried again, {summary.dead_lettered} that were"
         f" given up, {summary.canceled_attempts} canceled"
     )
+    say(
+        f"   1 workflow: {STEPS} steps, one of them an approval; its result is"
+        f" {json_line(summary.workflow_result)}"
+    )
     if not summary.problems():
         say(
             f"     counted in the database, it adds up: {summary.enqueued} = {summary.succeeded}"
@@ -101,7 +113,9 @@ def print_summary(summary: Summary, say: Callable[[str], None]) -> None:
         )
 
 
-def next_commands(directory: Path | None, dead_letter_id: str | None) -> list[str]:
+def next_commands(
+    directory: Path | None, dead_letter_id: str | None, run_id: str | None
+) -> list[str]:
     """Return lines that say how to look at what the demo left behind."""
     here = _prefix()
     where = (
@@ -110,6 +124,8 @@ def next_commands(directory: Path | None, dead_letter_id: str | None) -> list[st
     lines = [f"  {here}runledger jobs list {where}"]
     if dead_letter_id is not None:
         lines.append(f"  {here}runledger jobs show {dead_letter_id} {where}")
+    if run_id is not None:
+        lines.append(f"  {here}runledger workflows show {run_id} {where}")
     if importlib.util.find_spec(_TUI_MODULE) is None:
         lines.append("  pip install 'runledger-tui[embedded]'   # the view in the terminal, then:")
     lines.append(f"  {here}runledger-tui {where} --once")

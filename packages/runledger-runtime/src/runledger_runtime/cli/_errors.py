@@ -19,7 +19,11 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         "cli.demo_failed": "The demo did not end as it should, or its numbers do not add up.",
         "cli.embedded_directory_missing": "The directory of --embedded does not exist.",
         "cli.missing_package": "A package that the command needs is not installed.",
+        "cli.schedule_not_found": "No schedule has this name.",
         "cli.some_jobs_refused": "Some of the named jobs could not be changed.",
+        "cli.some_runs_refused": "Some of the named workflow runs could not be changed.",
+        "cli.some_schedules_refused": "Some of the schedules could not be changed.",
+        "cli.step_not_found": "The workflow run has no step of this key.",
     }
 )
 """What each code of this package means, for documentation and for tests."""
@@ -32,25 +36,49 @@ _NEXT_STEPS: Final[Mapping[str, str]] = MappingProxyType(
         "cli.confirmation_required": "add --yes to do it",
         "cli.demo_failed": "run it again; a machine that is very busy may take too long",
         "cli.embedded_directory_missing": "runledger demo, or: runledger migrate --embedded DIR",
+        "cli.missing_package": "install it, then run the command again",
+        "cli.schedule_not_found": "runledger schedules list shows the names",
+        "cli.some_jobs_refused": "runledger jobs show ID tells what a job's status is",
+        "cli.some_runs_refused": (
+            "runledger workflows list; with --org or --global only runs in there are seen"
+        ),
+        "cli.some_schedules_refused": (
+            "runledger schedules list shows the names, runledger definitions list the types"
+        ),
+        "cli.step_not_found": "runledger workflows show ID shows the steps",
         "config.database_url_invalid": (
             "write postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with @ / : ? # % in the"
             " password as %40 %2F %3A %3F %23 %25"
         ),
-        "cli.missing_package": "install it, then run the command again",
-        "cli.some_jobs_refused": "runledger jobs show ID tells what a job's status is",
         "config.database_url_missing": (
             "set DATABASE_URL, or give --database-url URL or --embedded DIR;"
             " runledger demo needs none of them"
         ),
         "db.permission_denied": "use a role that may, or have the permission granted",
-        "job.definition_not_found_or_disabled": (
-            "start a worker whose catalog has this type (it writes the definition),"
-            " or look for a typing error"
+        "job.definition_not_found": (
+            "runledger definitions list shows the types; a worker writes those of its catalog when"
+            " it starts"
         ),
+        "job.definition_not_found_or_disabled": (
+            "runledger definitions list shows the types: enable a disabled one (definitions enable"
+            " TYPE); a worker whose catalog has a type writes its definition"
+        ),
+        "job.not_found": "runledger jobs list; with --org or --global only jobs in there are seen",
         "job.undecodable_row": (
             "look at it in psql: SELECT payload FROM runledger.job_queue WHERE id = 'ID'"
         ),
-        "job.not_found": "runledger jobs list; with --org or --global only jobs in there are seen",
+        "job_definition.active_schedule_exists": (
+            "runledger schedules list --active shows them; pause each (schedules pause NAME), then"
+            " try again"
+        ),
+        "workflow.external_step_not_found": "runledger workflows show ID shows the steps",
+        "workflow.external_step_not_waiting": (
+            "runledger workflows show ID tells what the gate waits for"
+        ),
+        "workflow.release_conflict": "try again in a moment",
+        "workflow.run_not_found": (
+            "runledger workflows list; with --org or --global only runs in there are seen"
+        ),
     }
 )
 

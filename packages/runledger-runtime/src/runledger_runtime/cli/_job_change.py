@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 import click
 import psycopg
 
-from runledger_core import ConflictError, JobStatus, Scope, ValidationError
+from runledger_core import ConflictError, JobStatus, Scope
 from runledger_postgres import OperatorVerdict, cancel_jobs, requeue_jobs
 
+from ._confirm import confirm_option, require_confirmation
 from ._database import Target, database_options
 from ._errors import CommandFailure
 from ._job_list import filter_options, make_filter
+from ._listing import MOST_ROWS
+from ._options import all_of, json_option
 from ._output import print_json
 from ._scope import scope_options
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-_BATCH: Final = 1_000
 _SENTENCES: Final = {
     OperatorVerdict.NOT_FOUND: "no such job in this scope",
     OperatorVerdict.INVALID_STATE: "its status does not allow this",
@@ -83,24 +83,15 @@ _REQUEUE: Final = _Verb(
     default=(JobStatus.DEAD_LETTERED,),
 )
 
-
-def _change_options(function: Function) -> Function:
-    for decorate in (
-        database_options,
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
-        click.option(
-            "--yes",
-            "is_confirmed",
-            is_flag=True,
-            help="Change what the filter chooses; else count.",
-        ),
-        click.option("--reason", metavar="TEXT", help="Kept on the jobs and in their timelines."),
-        scope_options,
-        filter_options,
-        click.argument("job_ids", nargs=-1, type=click.UUID, metavar="[ID]..."),
-    ):
-        function = decorate(function)
-    return function
+_change_options: Final = all_of(
+    click.argument("job_ids", nargs=-1, type=click.UUID, metavar="[ID]..."),
+    filter_options,
+    scope_options,
+    click.option("--reason", metavar="TEXT", help="Kept on the jobs and in their timelines."),
+    confirm_option,
+    json_option,
+    database_options,
+)
 
 
 # Any: the options of both verbs, as click passes them.
@@ -169,15 +160,11 @@ def _change_chosen(verb: _Verb, connection: psycopg.Connection, choice: _Choice)
         choice.scope, statuses, job_type=choice.job_type, type_contains=choice.type_contains
     )
     matched = count_jobs(connection, chosen)
-    click.echo(f"{matched} jobs match", err=True)
-    if not choice.is_confirmed and matched:
-        raise ValidationError(
-            "cli.confirmation_required", f"nothing was {verb.done}: {matched} jobs would be"
-        )
+    require_confirmation(matched, "jobs", done=verb.done, is_confirmed=choice.is_confirmed)
     verdicts: Counter[OperatorVerdict] = Counter()
     after: UUID | None = None
     # By cursor: a job that a worker ends again meanwhile is behind it and not taken twice.
-    while page := list_jobs(connection, chosen, limit=_BATCH, after=after):
+    while page := list_jobs(connection, chosen, limit=MOST_ROWS, after=after):
         after = page[-1].id
         verdicts.update(
             verb.change(

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-import sys
 from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
 import click
 
-from runledger_core import JobEnqueue, decode_json
+from runledger_core import JobEnqueue
 from runledger_postgres import enqueue_job
 
 from ._database import Target, database_options
+from ._input import decode_argument
+from ._options import json_option
 from ._output import print_json
 
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
@@ -62,7 +63,7 @@ def _instant(ctx: click.Context, parameter: click.Parameter, value: str | None) 
     "--delay", callback=_duration, metavar="TIME", help="Not before so long: 90s, 5m, 2h."
 )
 @click.option("--org", type=click.UUID, metavar="UUID", help="Owner of the job; none without it.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 @database_options
 def enqueue(
     job_type: str,
@@ -84,7 +85,7 @@ def enqueue(
     """
     request = JobEnqueue(
         job_type,
-        decode_json(_payload_text(payload), field="payload"),
+        decode_argument(payload, field="payload"),
         organization_id=org,
         priority=priority,
         max_attempts=max_attempts,
@@ -98,13 +99,6 @@ def enqueue(
         print_json({"id": str(job.id), "disposition": job.disposition})
     else:
         click.echo(f"{job.id} {job.disposition.lower()}")
-
-
-def _payload_text(payload: str) -> str:
-    if payload != "-":
-        return payload
-    # Bytes that are no UTF-8 become what the check of the payload refuses by name.
-    return sys.stdin.buffer.read().decode(errors="surrogateescape")
 
 
 def _due(run_at: datetime | None, delay: timedelta | None, key: str | None) -> datetime | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import click
@@ -11,33 +11,21 @@ import click
 from runledger_core import JobStatus, Scope
 
 from ._database import Target, database_options
-from ._output import print_json, print_table, row_to_json, show_distance, show_value
+from ._listing import Listing, limit_option
+from ._options import all_of, json_option, status_option
+from ._output import show_distance, show_value
 from ._scope import scope_options
 
 if TYPE_CHECKING:
     from runledger_postgres import JobFilter, JobSummary
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-_HEADERS: Final = ("ID", "TYPE", "STATUS", "ATTEMPT", "WHEN", "ERROR")
-_FLEXIBLE: Final = ("TYPE", "ERROR")
-_MOST_ROWS: Final = 1_000
-
-
-def filter_options(function: Function) -> Function:
-    """Add --status, --type and --type-contains."""
-    contains = click.option(
+filter_options: Final = all_of(
+    status_option(JobStatus, of="jobs"),
+    click.option("--type", "job_type", metavar="TYPE", help="Only this job type."),
+    click.option(
         "--type-contains", metavar="TEXT", help="Only job types with this text in their name."
-    )
-    exactly = click.option("--type", "job_type", metavar="TYPE", help="Only this job type.")
-    status = click.option(
-        "--status",
-        "statuses",
-        multiple=True,
-        type=click.Choice([status.value for status in JobStatus], case_sensitive=False),
-        help="Only jobs of this status; may be repeated.",
-    )
-    return status(exactly(contains(function)))
+    ),
+)
 
 
 def make_filter(
@@ -57,15 +45,9 @@ def make_filter(
 @click.command("list")
 @filter_options
 @scope_options
-@click.option(
-    "--limit",
-    type=click.IntRange(1, _MOST_ROWS),
-    default=50,
-    show_default=True,
-    help="Most jobs to show.",
-)
+@limit_option("jobs")
 @click.option("--after", type=click.UUID, metavar="ID", help="Go on after this job, to older ones.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 @database_options
 def list_command(
     statuses: Sequence[str],
@@ -87,24 +69,10 @@ def list_command(
     chosen = make_filter(scope, statuses, job_type=job_type, type_contains=type_contains)
     with target.connect() as connection:
         jobs = list_jobs(connection, chosen, limit=limit, after=after)
-    next_after = jobs[-1].id if len(jobs) == limit else None
-    if as_json:
-        print_json(
-            {
-                "jobs": [row_to_json(job) for job in jobs],
-                "next_after": None if next_after is None else str(next_after),
-            }
-        )
-        return
-    if not jobs:
-        click.echo("no jobs")
-        return
-    print_table(_HEADERS, [_row(job) for job in jobs], flexible=_FLEXIBLE)
-    if next_after is not None:
-        click.echo(f"more: --after {next_after}", err=True)
+    _JOBS.print_page(jobs, limit=limit, as_json=as_json)
 
 
-def _row(job: JobSummary) -> tuple[str, ...]:
+def _cells(job: JobSummary) -> tuple[str, ...]:
     return (
         str(job.id),
         job.job_type,
@@ -128,3 +96,12 @@ def _when(job: JobSummary) -> str:
             return show_distance(job.updated_at)
         case _:
             return show_distance(job.finished_at)
+
+
+_JOBS: Final[Listing[JobSummary]] = Listing(
+    "jobs",
+    ("ID", "TYPE", "STATUS", "ATTEMPT", "WHEN", "ERROR"),
+    flexible=("TYPE", "ERROR"),
+    cells=_cells,
+    cursor=lambda job: str(job.id),
+)

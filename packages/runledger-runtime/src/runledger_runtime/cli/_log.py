@@ -9,6 +9,8 @@ from typing import Final
 
 from runledger_core import visible_text
 
+from ..log_fields import JobLogFields
+
 _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
 
 
@@ -30,13 +32,20 @@ class LineFormatter(logging.Formatter):
         return visible_text(super().formatMessage(record) + "".join(extras))
 
 
-def log_to_stderr(level: str) -> None:
-    """Send the records of all loggers from this level on to stderr."""
+def log_to_stderr(level: str) -> JobLogFields:
+    """Send the records of all loggers from this level on to stderr.
+
+    Returns:
+        Middleware with which those of handlers carry the fields of their jobs.
+    """
+    fields = JobLogFields()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter())
+    handler.addFilter(fields)
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(level.upper())
+    return fields
 
 
 def flush_logs() -> None:

@@ -13,10 +13,13 @@ from .._version import __version__
 from ._errors import EXIT_INTERRUPTED, CommandFailure
 
 _VERBS: Final = {
+    "definitions": "Look at job types, and stop or resume their enqueues.",
     "demo": "Show real jobs at work on a PostgreSQL that comes along.",
     "jobs": "Look at jobs, make them, and change them.",
     "migrate": "Create or upgrade the schema, check it, or print it.",
+    "schedules": "Look at schedules and their next fires, pause and resume them.",
     "worker": "Run the jobs of a catalog until told to stop.",
+    "workflows": "Look at workflow runs, draw and cancel them, complete their gates.",
 }
 
 

@@ -31,6 +31,11 @@ STATUS_STYLES: Final = {
     "SUCCEEDED": "green",
     "DEAD_LETTERED": "red",
     "CANCELED": "magenta",
+    "RUNNING": "cyan",
+    "ENQUEUED": "yellow",
+    "WAITING_FOR_EXTERNAL": "yellow",
+    "FAILED": "red",
+    "COMPLETED_WITH_ERRORS": "red",
 }
 
 
@@ -78,11 +83,11 @@ def make_console(*, to_stderr: bool = False) -> Console:
     return Console(stderr=to_stderr, markup=False, highlight=False, emoji=False)
 
 
-def show_instant(instant: datetime | None) -> str:
-    """Return an instant in UTC with milliseconds, short enough for a column."""
+def show_instant(instant: datetime | None, *, timespec: str = "milliseconds") -> str:
+    """Return an instant in UTC to the millisecond, or as `timespec` says; a dash for none."""
     if instant is None:
         return NOTHING
-    text = instant.astimezone(UTC).isoformat(sep=" ", timespec="milliseconds")
+    text = instant.astimezone(UTC).isoformat(sep=" ", timespec=timespec)
     return text.replace("+00:00", "Z")
 
 

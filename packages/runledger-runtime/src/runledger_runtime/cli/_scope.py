@@ -1,21 +1,27 @@
-"""Whose jobs a verb sees and changes: the options --org and --global."""
+"""Whose jobs or runs a verb sees and changes: the options --org and --global."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
 from uuid import UUID
 
 import click
 
 from runledger_core import Scope
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+from ._options import Function
 
 
 def scope_options(function: Function) -> Function:
     """Add --org and --global; the function gets a Scope as `scope`, ADMIN without either."""
+    return _add_options(function, "jobs")
 
+
+def run_scope_options(function: Function) -> Function:
+    """Add the same for a verb that is about runs."""
+    return _add_options(function, "runs")
+
+
+def _add_options(function: Function, what: str) -> Function:
     def choose(ctx: click.Context, parameter: click.Parameter, value: UUID | None) -> UUID | None:
         del parameter
         is_global = ctx.params.pop("is_global", False)
@@ -27,7 +33,11 @@ def scope_options(function: Function) -> Function:
         return value
 
     only_global = click.option(
-        "--global", "is_global", is_flag=True, is_eager=True, help="Only jobs of no organization."
+        "--global",
+        "is_global",
+        is_flag=True,
+        is_eager=True,
+        help=f"Only {what} of no organization.",
     )
     organization = click.option(
         "--org",
@@ -35,6 +45,6 @@ def scope_options(function: Function) -> Function:
         type=click.UUID,
         expose_value=False,
         callback=choose,
-        help="Only jobs of this organization; without --org and --global, all jobs.",
+        help=f"Only {what} of this organization; without --org and --global, all {what}.",
     )
     return only_global(organization(function))

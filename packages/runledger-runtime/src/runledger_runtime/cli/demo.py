@@ -67,7 +67,7 @@ def command(directory: Path | None, database_url: str | None, *, as_json: bool) 
         with closing(connect(dsn)) as connection:
             migrate(connection)
         pool = stack.enter_context(connect_pool(dsn, max_size=_CONCURRENCY + 2))
-        summary, dead_letter_id = _show(pool, to_stderr=as_json)
+        summary, dead_letter_id, run_id = _show(pool, to_stderr=as_json)
         if as_json:
             print_json({"directory": None if kept is None else str(kept), **summary.to_json()})
         problems = summary.problems()
@@ -75,7 +75,7 @@ def command(directory: Path | None, database_url: str | None, *, as_json: bool) 
             raise InternalError("cli.demo_failed", "; ".join(problems))
     _say("", to_stderr=as_json)
     _say("Look at what it left:", to_stderr=as_json)
-    for line in next_commands(kept, dead_letter_id):
+    for line in next_commands(kept, dead_letter_id, run_id):
         _say(line, to_stderr=as_json)
 
 
@@ -114,11 +114,17 @@ def _fresh_directory() -> Path:
     return Path(tempfile.mkdtemp(prefix=f"runledger-{name}"))
 
 
-def _show(pool: ConnectionPool[Any], *, to_stderr: bool) -> tuple[Summary, str | None]:
+def _show(pool: ConnectionPool[Any], *, to_stderr: bool) -> tuple[Summary, str | None, str | None]:
     witness = Witness()
     catalog = make_demo_catalog(witness)
     catalog.sync_definitions(pool)
-    config = JobsConfig("demo", max_global_concurrency=_CONCURRENCY, poll_interval_ms=250)
+    config = JobsConfig(
+        "demo",
+        max_global_concurrency=_CONCURRENCY,
+        poll_interval_ms=250,
+        # A schedule that is stored while the scheduler sleeps is found at its next look.
+        schedule_poll_interval_seconds=1,
+    )
     supervisor = Supervisor.builder(pool, config).with_catalog(catalog).build()
     told: list[str] = []
     script = Script(pool, witness, told.append)
@@ -134,7 +140,8 @@ def _show(pool: ConnectionPool[Any], *, to_stderr: bool) -> tuple[Summary, str |
     summary = summarize(pool, script, witness)
     print_summary(summary, lambda line: _say(line, to_stderr=to_stderr))
     dead = (str(job.id) for job in script.jobs() if job.status is JobStatus.DEAD_LETTERED)
-    return summary, next(dead, None)
+    run_id = script.campaign.run_id
+    return summary, next(dead, None), None if run_id is None else str(run_id)
 
 
 def _play(script: Script, told: list[str], *, to_stderr: bool) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
+import sys
 from contextlib import closing
 from dataclasses import replace
-from types import FrameType
-from typing import Any, Final, NoReturn, Self
+from typing import Final, NoReturn
 
 import click
 
@@ -18,11 +16,16 @@ from runledger_postgres import connect_pool, ensure_schema_compatible
 from ..catalog import JobCatalog
 from ..config import JobsConfig
 from ..errors import ShutdownAbortedError, ShutdownTimeoutError, SupervisorError
+from ..stop_signals import StopSignals
 from ..supervisor import DEFAULT_SHUTDOWN_TIMEOUT_SECONDS, Supervisor
 from ._app import load_catalog
+from ._burst import stop_when_idle
 from ._database import Target, connect, database_options
 from ._errors import EXIT_UNSETTLED
+from ._health import health_port_of, require_free_ports
 from ._log import flush_logs, log_to_stderr
+from ._processes import WorkerProcesses, stop_without_parent
+from ._sync import sync_catalog
 
 # Handlers borrow connections for moments; the engine has its own.
 _POOL_CONNECTIONS: Final = 10
@@ -47,6 +50,26 @@ Exit codes:
     help="Handlers at once; without it JOBS_MAX_GLOBAL_CONCURRENCY, or 32.",
 )
 @click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Worker processes, each with so many handlers; one that fails is started again.",
+)
+@click.option("--burst", is_flag=True, help="End when nothing is due any more.")
+@click.option(
+    "--health-port",
+    type=click.IntRange(1, 65535),
+    help="Serve /live, /ready and /metrics on this port; further processes on the next ports.",
+)
+@click.option(
+    "--health-host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="Address of the health port; whoever reaches it may ask.",
+)
+@click.option(
     "--shutdown-timeout",
     type=click.FloatRange(min=0),
     default=DEFAULT_SHUTDOWN_TIMEOUT_SECONDS,
@@ -58,8 +81,9 @@ Exit codes:
     "--sync/--no-sync",
     "syncs",
     default=True,
-    help="Whether to write the catalog's definitions first (they are by default).",
+    help="Whether to write the catalog's definitions and schedules first (they are by default).",
 )
+@click.option("--stop-at-eof", is_flag=True, hidden=True)
 @click.option(
     "--log-level",
     type=click.Choice(_LEVELS, case_sensitive=False),
@@ -72,22 +96,29 @@ def command(
     app: str,
     *,
     concurrency: int | None,
+    processes: int,
+    burst: bool,
+    health_port: int | None,
+    health_host: str,
     shutdown_timeout: float,
     syncs: bool,
+    stop_at_eof: bool,
     log_level: str,
     target: Target,
 ) -> None:
     """Run the jobs of a catalog until SIGINT or SIGTERM.
 
-    The first signal ends claiming and lets running handlers end; a second one ends the process at
-    once. What was running then is run again when its lease has expired. JOBS_* variables of the
-    environment are the settings.
+    The first signal ends claiming and lets running handlers end. A second one, or the end of the
+    timeout, tells those that still run to stop, and ends the process a second later at most. What
+    was running then is run again when its lease has expired. JOBS_* variables of the environment
+    are the settings.
     """
-    log_to_stderr(log_level)
+    http = None if health_port is None else (health_host, health_port)
+    fields = log_to_stderr(log_level)
     config = JobsConfig.from_env()
     if concurrency is not None:
         config = replace(config, max_global_concurrency=concurrency)
-    catalog = load_catalog(app)
+    catalog = load_catalog(app).middleware(fields)
     if not catalog.definitions():
         click.echo(
             f"warning: the catalog {visible_text(app)} is empty, so no job will run; register"
@@ -99,60 +130,69 @@ def command(
         with closing(connect(dsn)) as connection:
             ensure_schema_compatible(connection)
             if syncs:
-                catalog.sync_definitions(connection)
-        _run(dsn, catalog, config, shutdown_timeout)
+                sync_catalog(connection, catalog)
+        if processes > 1:
+            require_free_ports(http, processes)
+            options = ["--app", app, "--shutdown-timeout", str(shutdown_timeout)]
+            options += ["--log-level", log_level, "--no-sync", "--stop-at-eof"]
+            options += ["--burst"] if burst else []
+            options += [] if concurrency is None else ["--concurrency", str(concurrency)]
+            workers = WorkerProcesses(
+                processes,
+                lambda number: ["worker", *options, *_health_options(http, number)],
+                # Not an option: everybody can read those.
+                environment={"DATABASE_URL": dsn},
+                shutdown_timeout=shutdown_timeout,
+                restarts_success=not burst,
+            )
+            sys.exit(workers.run())
+        _run(
+            dsn, catalog, config, shutdown_timeout, burst=burst, stop_at_eof=stop_at_eof, http=http
+        )
 
 
-def _run(dsn: str, catalog: JobCatalog, config: JobsConfig, timeout: float) -> None:
+def _run(
+    dsn: str,
+    catalog: JobCatalog,
+    config: JobsConfig,
+    timeout: float,
+    *,
+    burst: bool,
+    stop_at_eof: bool,
+    http: tuple[str, int] | None,
+) -> None:
     pool_size = min(config.max_global_concurrency, _POOL_CONNECTIONS)
-    with connect_pool(dsn, max_size=pool_size) as pool, _EarlySignals() as signals:
-        supervisor = Supervisor.builder(pool, config).with_catalog(catalog).build()
-        signals.pass_on_to(supervisor)
+    with (
+        health_port_of(http, config, catalog) as port,
+        connect_pool(dsn, max_size=pool_size) as pool,
+        # Before jobs run.
+        StopSignals() as signals,
+    ):
+        builder = Supervisor.builder(pool, config).with_catalog(catalog)
+        port.observe(builder)
+        supervisor = builder.build()
+        port.watch(supervisor, pool)
+        if stop_at_eof:
+            stop_without_parent(supervisor.request_shutdown)
+        if burst:
+            stop_when_idle(supervisor, pool, catalog.to_registry().registered_types())
         click.echo(
             f"worker {supervisor.worker_id} runs {len(catalog.definitions())} job types;"
             " end it with Ctrl-C or SIGTERM",
             err=True,
         )
         try:
-            supervisor.run_until_shutdown(timeout=timeout)
+            supervisor.run_until_shutdown(signals, timeout)
         except (ShutdownTimeoutError, ShutdownAbortedError) as error:
             _leave(error)
     click.echo("worker stopped", err=True)
 
 
-class _EarlySignals:
-    """Keeps signals that come while the loops start; `run_until_shutdown` takes over later.
-
-    By default they would end the process while jobs are running already.
-    """
-
-    def __init__(self) -> None:
-        self._was_told = False
-        self._supervisor: Supervisor | None = None
-        # Any: the handlers of others, as the signal module returns them.
-        self._previous: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._previous[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, previous in self._previous.items():
-            signal.signal(number, previous)
-
-    def pass_on_to(self, supervisor: Supervisor) -> None:
-        """Ask for a stop if a signal came before there was somebody to ask."""
-        self._supervisor = supervisor
-        if self._was_told:
-            supervisor.request_shutdown()
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
-        self._was_told = True
-        if self._supervisor is not None:
-            # The thread that this interrupts may hold the lock that a request takes.
-            threading.Thread(target=self._supervisor.request_shutdown, daemon=True).start()
+def _health_options(http: tuple[str, int] | None, number: int) -> list[str]:
+    if http is None:
+        return []
+    host, port = http
+    return ["--health-host", host, "--health-port", str(port + number - 1)]
 
 
 def _leave(error: SupervisorError) -> NoReturn:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from types import TracebackType
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeGuard
+
+import psycopg
 
 from runledger_core import (
     CancelReason,
@@ -19,10 +23,12 @@ from runledger_core import (
     ValidationError,
     sanitize_text,
 )
+from runledger_postgres.lifecycle import release_job
 
 from ._execution import Ending, Execution, Outcome, WorkerJobContext
 
 TIMEOUT_CODE: Final = "job.timeout_exceeded"
+_RELEASE_REASON: Final = "SHUTDOWN"
 _HEAD_FRAMES: Final = 20
 _TAIL_FRAMES: Final = 20
 _CAUSES: Final = 8
@@ -30,22 +36,50 @@ _TEXT_BYTES: Final = 2_048
 _TRACEBACK_BYTES: Final = 32_768
 # What most handlers come to; it is frozen, so one will do.
 _SUCCESS: Final = JobCompletion.success()
+# What handlers come to that left because an aborted stop told them to.
+SHUT_DOWN: Final = JobFailure.retryable(
+    "job.worker_shutdown", "the worker was stopped before the handler had ended"
+)
+_NOT_STARTED: Final = JobFailure.retryable(
+    "job.handler_not_started", "the worker could not start a thread for the handler"
+)
+# What our telling a handler to stop makes it raise.
+_RAISED_WHEN_TOLD: Final = (JobCancelled, asyncio.CancelledError, psycopg.errors.QueryCanceled)
 
 Handler: TypeAlias = Callable[[JobContext, JsonValue], object]
+AwaitableHandler: TypeAlias = Callable[[JobContext, JsonValue], Awaitable[object]]
 
 
 def run_attempt(execution: Execution, handler: Handler) -> tuple[Ending, Outcome | None]:
     """Run the handler and return how it ended, with what to store, if anything."""
-    result, details = _call(execution, handler)
-    if not execution.end():
-        return Ending.RETURNED_LATE, None
-    if execution.cancel_reason in {CancelReason.CANCELED, CancelReason.LEASE_LOST}:
-        # Nothing of it could be stored: the row belongs to nobody, or to somebody else.
-        return Ending.RETURNED, None
-    # A result counts only if it was there before the deadline.
-    if execution.is_cancelled or time.monotonic() >= execution.deadline_at:
-        return Ending.RETURNED, Outcome(execution, timeout_failure(execution))
-    return Ending.RETURNED, Outcome(execution, result, details)
+    try:
+        returned = handler(WorkerJobContext(execution), execution.job.payload)
+        result, details = _checked(returned), None
+    except BaseException as error:  # noqa: BLE001  # every exit of a handler is an outcome
+        result, details = _caught(execution, error)
+    return _judged(execution, result, details)
+
+
+async def run_attempt_async(
+    execution: Execution, handler: AwaitableHandler
+) -> tuple[Ending, Outcome | None]:
+    """Run the handler on the event loop and return the same as `run_attempt`."""
+    try:
+        returned = await handler(WorkerJobContext(execution), execution.job.payload)
+        result, details = _checked(returned), None
+    except BaseException as error:  # noqa: BLE001  # a SystemExit would end the event loop
+        result, details = _caught(execution, error)
+    return _judged(execution, result, details)
+
+
+def unentered_attempt(execution: Execution) -> tuple[Ending, Outcome | None]:
+    """Return how an attempt ended that was cancelled before its coroutine was entered."""
+    return _judged(execution, *_caught(execution, asyncio.CancelledError()))
+
+
+def unstarted_attempt(execution: Execution) -> tuple[Ending, Outcome | None]:
+    """Return how an attempt ended for which there was no thread to be had."""
+    return _judged(execution, _NOT_STARTED, None)
 
 
 def timeout_failure(execution: Execution) -> JobFailure:
@@ -54,12 +88,42 @@ def timeout_failure(execution: Execution) -> JobFailure:
     return JobFailure.timeout(TIMEOUT_CODE, f"the handler did not end within {seconds} s")
 
 
-def _call(execution: Execution, handler: Handler) -> tuple[JobCompletion | JobFailure, str | None]:
+def is_shut_down(outcome: Outcome | None) -> TypeGuard[Outcome]:
+    """Tell whether a handler left because an aborted stop told it to."""
+    return outcome is not None and outcome.result is SHUT_DOWN
+
+
+def give_back(outcome: Outcome) -> Outcome | None:
+    """Release a lease whose handler was told to leave, so that no attempt is used up.
+
+    Returns:
+        None if that is done; otherwise the outcome, to be stored as it is: the attempt has stored
+        progress or a log, or its row is held by others.
+    """
+    execution = outcome.execution
     try:
-        returned = handler(WorkerJobContext(execution), execution.job.payload)
-        return _checked(returned), None
-    except BaseException as error:  # noqa: BLE001  # every exit of a handler is an outcome
-        return _caught(error)
+        # Alone, so that it waits: a heartbeat of our own may hold the row at this moment.
+        release_job(execution.pool, execution.job.lease, reason=_RELEASE_REASON)
+    except Exception:  # noqa: BLE001  # the pool may be closed by now, or anything
+        return outcome
+    return None
+
+
+def _judged(
+    execution: Execution, result: JobCompletion | JobFailure, details: str | None
+) -> tuple[Ending, Outcome | None]:
+    if not execution.end():
+        return Ending.RETURNED_LATE, None
+    if execution.is_cancelled:
+        if execution.cancel_reason in {CancelReason.CANCELED, CancelReason.LEASE_LOST}:
+            # Nothing of it could be stored: the row belongs to nobody, or to somebody else.
+            return Ending.RETURNED, None
+        if execution.cancel_reason is CancelReason.TIMEOUT:
+            return Ending.RETURNED, Outcome(execution, timeout_failure(execution))
+    # A result counts only if it was there before the deadline.
+    if time.monotonic() >= execution.deadline_at:
+        return Ending.RETURNED, Outcome(execution, timeout_failure(execution))
+    return Ending.RETURNED, Outcome(execution, result, details)
 
 
 def _checked(returned: object) -> JobCompletion | JobFailure:
@@ -71,13 +135,20 @@ def _checked(returned: object) -> JobCompletion | JobFailure:
     if isinstance(returned, JobCompletion):
         return replace(returned)
     name = type(returned).__name__
+    if inspect.iscoroutine(returned):
+        # A `def` that returns the coroutine of another, such as a decorator's.
+        returned.close()
+        name = "a coroutine; write async def"
     return JobFailure.terminal("job.invalid_handler_result", f"the handler returned {name}")
 
 
-def _caught(error: BaseException) -> tuple[JobFailure, str | None]:
+def _caught(execution: Execution, error: BaseException) -> tuple[JobFailure, str | None]:
     try:
         if isinstance(error, JobFailure):
             return JobFailure(error.kind, error.code, error.message), None
+        is_told = execution.cancel_reason is CancelReason.SHUTDOWN
+        if is_told and isinstance(error, _RAISED_WHEN_TOLD):
+            return SHUT_DOWN, None
         return _failure_of(error), describe_exception(error)
     except BaseException:  # noqa: BLE001  # an exception whose own attributes raise
         name = type(error).__name__

@@ -1,4 +1,4 @@
-"""The leases that this worker holds, by job and claim."""
+"""The leases that this worker holds, by job."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import deque
 from typing import Final
 from uuid import UUID
 
-from runledger_core import JobLease
+from runledger_core import CancelReason, JobLease
 
 from ._execution import Execution
 
@@ -21,6 +21,7 @@ class LeaseBook:
         """Start empty."""
         self._lock = threading.Lock()
         self._executions: dict[UUID, Execution] = {}
+        self._cancel_reason: CancelReason | None = None
         # Leases of ours that run out; finding one of them again must not start its job again.
         self._abandoned: deque[JobLease] = deque(maxlen=_MOST_ABANDONED)
 
@@ -32,6 +33,9 @@ class LeaseBook:
         """Keep the lease of a claimed job alive from now on."""
         with self._lock:
             self._executions[execution.job.id] = execution
+            reason = self._cancel_reason
+        if reason is not None:
+            execution.cancel(reason)
 
     def close(self, execution: Execution) -> None:
         """Let a lease go: stored, lost, or never to be stored."""
@@ -62,3 +66,10 @@ class LeaseBook:
         """Return the execution of a job, if it is held."""
         with self._lock:
             return self._executions.get(job_id)
+
+    def cancel_all(self, reason: CancelReason) -> None:
+        """Tell every handler to stop, those that are yet to start included."""
+        with self._lock:
+            self._cancel_reason = reason
+        for execution in self.executions():
+            execution.cancel(reason)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -25,13 +25,17 @@ from runledger_core import (
     JobStage,
     JobType,
     JsonInput,
+    JsonValue,
+    StepKey,
     Unset,
     WorkerId,
 )
 from runledger_postgres.jobs import insert_claim_log
 from runledger_postgres.lifecycle import ClaimedJob, update_job_progress
 
+from ..event_loop import refuse_on_event_loop
 from ._loan import Loan
+from ._step_context import StepContext
 
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
@@ -54,7 +58,7 @@ class Ending(Enum):
     RETURNED = "RETURNED"
     """Its handler returned and decided the outcome."""
     GIVEN_UP = "GIVEN_UP"
-    """Its handler overstayed; the outcome was decided without it and its thread is stuck."""
+    """Its handler overstayed; the outcome was decided without it, and it is stuck."""
     RETURNED_LATE = "RETURNED_LATE"
     """Its handler returned after it was given up."""
 
@@ -69,13 +73,21 @@ class Outcome:
 
 
 class Execution:
-    """One claimed job on a handler thread."""
+    """One claimed job, on a handler thread or on the event loop."""
 
-    def __init__(self, job: ClaimedJob, pool: ConnectionPool[Any], *, lease_ends_at: float) -> None:
+    def __init__(
+        self,
+        job: ClaimedJob,
+        pool: ConnectionPool[Any],
+        *,
+        lease_ends_at: float,
+        is_reported: bool = True,
+    ) -> None:
         """Start the attempt's clock.
 
         Args:
             lease_ends_at: Until when the lease is known to last, by the monotonic clock.
+            is_reported: Whether observers and dead-letter hooks hear of it.
         """
         self.job = job
         self.pool = pool
@@ -83,7 +95,15 @@ class Execution:
         self.deadline_at = self.started_at + max(1, job.timeout_seconds)
         self.is_cancelled = False
         self.cancel_reason: CancelReason | None = None
+        self.ended_at: float | None = None
         self.told_at = 0.0
+        self.is_reported = is_reported
+        # Since the round that its outcome was in took too long.
+        self.is_stored_alone = False
+        # How often it was cut off in a round of its own.
+        self.cut_offs = 0
+        # Ends the coroutine of an `async def` handler.
+        self.interrupt: Callable[[], None] | None = None
         self.lease_ends_at = lease_ends_at
         self._lock = threading.Lock()
         self._state = ExecutionState.RUNNING
@@ -111,6 +131,7 @@ class Execution:
             if self._state is not ExecutionState.RUNNING:
                 return False
             self._state = ExecutionState.ENDED
+            self.ended_at = time.monotonic()
             return True
 
     def close(self) -> None:
@@ -128,7 +149,9 @@ class Execution:
             self.is_cancelled = True
             if self._cancelled is not None:
                 self._cancelled.set()
-            lent = list(self._lent)
+            lent, interrupt = list(self._lent), self.interrupt
+        if interrupt is not None:
+            interrupt()
         for loan in lent:
             # On a thread of its own: who tells may have leases to keep.
             threading.Thread(
@@ -187,6 +210,24 @@ class WorkerJobContext(JobContext):
         self.worker_id = WorkerId(job.lease.worker_id)
         self.checkpoint = None if isinstance(job.checkpoint, Unset) else job.checkpoint
         self.deadline = datetime.now(UTC) + timedelta(seconds=max(1, job.timeout_seconds))
+        self.trace_context = job.trace_context
+        self.workflow_run_id = job.workflow_run_id
+        self._step = (
+            None
+            if job.workflow_run_id is None
+            else StepContext(job.id, execution.pool, refuse=self._refuse)
+        )
+
+    @property
+    def step_key(self) -> StepKey | None:
+        """The key of the step that the job is; see `JobContext.step_key`."""
+        return None if self._step is None else self._step.step_key
+
+    @property
+    def prerequisite_outputs(self) -> Mapping[str, JsonValue]:
+        """What the steps before it gave; see `JobContext.prerequisite_outputs`."""
+        step = self._step
+        return super().prerequisite_outputs if step is None else step.prerequisite_outputs
 
     @property
     def cancelled(self) -> threading.Event:
@@ -202,6 +243,11 @@ class WorkerJobContext(JobContext):
         """Return the seconds left of this attempt's time, 0 if it is over."""
         return max(0.0, self._execution.deadline_at - time.monotonic())
 
+    def wait(self, seconds: float) -> bool:
+        """Sleep, but no longer than until the handler should stop; see `JobContext.wait`."""
+        refuse_on_event_loop()
+        return super().wait(seconds)
+
     def progress(
         self,
         done: int | None = None,
@@ -211,13 +257,13 @@ class WorkerJobContext(JobContext):
         checkpoint: JsonInput | Unset = UNSET,
     ) -> None:
         """Store progress through the user's pool; see `JobContext.progress`."""
-        refuse_ended(self._execution)
+        self._refuse()
         update = JobProgressUpdate(done=done, total=total, stage=stage, checkpoint=checkpoint)
         update_job_progress(self._execution.pool, self._execution.job.lease, update)
 
     def log(self, level: str, message: str, /, **fields: JsonInput) -> None:
         """Add a line to the job's log through the user's pool; see `JobContext.log`."""
-        refuse_ended(self._execution)
+        self._refuse()
         insert_claim_log(
             self._execution.pool,
             self._execution.job.lease,
@@ -229,6 +275,10 @@ class WorkerJobContext(JobContext):
     @contextmanager
     def connection(self) -> Generator[psycopg.Connection[Any]]:
         """Lend a connection of the user's pool; see `JobContext.connection`."""
-        refuse_ended(self._execution)
+        self._refuse()
         with self._execution.lend() as connection:
             yield connection
+
+    def _refuse(self) -> None:
+        refuse_on_event_loop()
+        refuse_ended(self._execution)

@@ -12,12 +12,13 @@ from contextlib import suppress
 
 from runledger_core import CancelReason
 from runledger_postgres import workers
+from runledger_postgres.direct import Connection
 from runledger_postgres.errors import QueryError
 from runledger_postgres.lifecycle import HeartbeatVerdict, heartbeat_jobs
 
 from .._version import __version__
 from ..backoff import Outage
-from ..engine import Connection, EngineConnections
+from ..engine import EngineConnections
 from ._book import LeaseBook
 from ._execution import Execution, ExecutionState
 

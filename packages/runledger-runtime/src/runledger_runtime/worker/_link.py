@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
 from runledger_core import JobLease
+from runledger_postgres.direct import Connection, shut_down
 from runledger_postgres.errors import QueryError, QueryUnavailableError, classify_query_error
 from runledger_postgres.lifecycle import (
     ClaimedJob,
     ClaimRequest,
-    FailureEntry,
     RoundResult,
-    fail_jobs,
+    UndecodableJob,
+    WriteVerdict,
     find_claims,
+    release_job,
     release_jobs,
     run_waiting_round,
     run_worker_round,
 )
 
 from ..backoff import Outage
-from ..engine import Connection, EngineConnections
+from ..engine import EngineConnections
 from ._book import LeaseBook
 from ._execution import Execution
 from ._settling import Batch
@@ -36,6 +39,12 @@ _logger = logging.getLogger(__name__)
 
 _WAIT_FOR_BUSY_MS: Final = 50
 OUTCOME_UNKNOWN: Final = "db.outcome_unknown"
+_CANCELED: Final = "db.statement_timeout"
+_NOT_RELEASED: Final = frozenset({"db.lock_timeout", "job.lease_owner_mismatch"})
+# Of the deadline, how much is for the server's answer to a cancel.
+_ANSWER_SHARE: Final = 0.25
+_LEAST_ANSWER_SECONDS: Final = 0.5
+_RELEASE_WAIT_MS: Final = 250
 
 
 class PumpLink:
@@ -55,6 +64,10 @@ class PumpLink:
         self._pool = pool
         self._ttl = lease_ttl_seconds
         self._deadline_seconds = max(1.0, min(10.0, lease_ttl_seconds / 3))
+        self._answer_seconds = max(_LEAST_ANSWER_SECONDS, _ANSWER_SHARE * self._deadline_seconds)
+        self.claim_cut_offs = 0
+        """How many rounds with a claim were cut off, in a row."""
+        self._long_use: Connection | None = None
         self._connection: Connection | None = None
         self._outage = Outage()
         self._retry_at = 0.0
@@ -75,9 +88,10 @@ class PumpLink:
         """Return how long to leave the database alone, 0 or more."""
         return max(0.0, self._retry_at - time.monotonic())
 
-    def execution(self, job: ClaimedJob) -> Execution:
+    def execution(self, job: ClaimedJob, *, is_reported: bool = True) -> Execution:
         """Return the execution of a job claimed in the last round."""
-        return Execution(job, self._pool, lease_ends_at=self._claimed_at + self._ttl)
+        lease_ends_at = self._claimed_at + self._ttl
+        return Execution(job, self._pool, lease_ends_at=lease_ends_at, is_reported=is_reported)
 
     def round(self, batch: Batch, claim: ClaimRequest | None) -> RoundResult:
         """Run one round.
@@ -88,40 +102,44 @@ class PumpLink:
         connection = self._open()
         self._claimed_at = time.monotonic()
         try:
-            with self._connections.deadline(connection, self._deadline_seconds):
+            with self._limit(connection, batch, claim):
                 result = run_worker_round(
-                    connection, successes=batch.successes, failures=batch.failures, claim=claim
+                    connection,
+                    successes=batch.successes,
+                    failures=batch.failures,
+                    claim=claim,
+                    in_workflows=batch.is_in_workflows,
                 )
         except QueryError as error:
             # Anything else is an answer: nothing was sent, or the server rolled it back.
             if claim is not None and error.code == OUTCOME_UNKNOWN:
                 self.expect_unknown_claims(error)
             raise
+        if claim is not None:
+            self.claim_cut_offs = 0
         self._outage.ended()
         return result
 
     def waiting_round(self, batch: Batch) -> RoundResult:
         """Store outcomes that were all busy, waiting a little for the first one's row."""
         connection = self._open()
-        with self._connections.deadline(connection, self._deadline_seconds):
+        with self._limit(connection, batch):
             return run_waiting_round(
                 connection,
                 successes=batch.successes,
                 failures=batch.failures,
                 wait_ms=_WAIT_FOR_BUSY_MS,
+                in_workflows=batch.is_in_workflows,
             )
 
     def release(self, leases: Sequence[JobLease], *, reason: str) -> None:
-        """Give claims back that were not entered."""
+        """Give claims back that were not entered; what others hold for longer runs out."""
         connection = self._open()
         with self._connections.deadline(connection, self._deadline_seconds):
-            release_jobs(connection, leases, reason=reason)
-
-    def fail(self, entries: Sequence[FailureEntry]) -> None:
-        """Store failures of jobs that have no execution."""
-        connection = self._open()
-        with self._connections.deadline(connection, self._deadline_seconds):
-            fail_jobs(connection, entries)
+            verdicts = release_jobs(connection, leases, reason=reason)
+            for lease, verdict in zip(leases, verdicts, strict=True):
+                if verdict is WriteVerdict.BUSY:
+                    self._release_held(connection, lease, reason)
 
     def has_unknown_claims(self) -> bool:
         """Whether a claim may have committed without our knowing, and it is time to ask."""
@@ -131,7 +149,7 @@ class PumpLink:
         """Whether nobody has yet answered if the last claim was committed."""
         return self._is_unanswered
 
-    def find_claims(self, book: LeaseBook) -> tuple[list[ClaimedJob], list[FailureEntry]]:
+    def find_claims(self, book: LeaseBook) -> tuple[list[ClaimedJob], list[UndecodableJob]]:
         """Return jobs that are leased to us and known to nobody."""
         connection = self._open()
         self._claimed_at = time.monotonic()
@@ -161,6 +179,12 @@ class PumpLink:
             self._connection.close()
             self._connection = None
 
+    def end_long_round(self) -> None:
+        """Break the connection of a round that has got more time, from any thread."""
+        connection = self._long_use
+        if connection is not None:
+            shut_down(connection)
+
     def expect_unknown_claims(self, error: QueryError) -> None:
         """Ask for leases of ours that nobody here knows: at once, soon, and once more."""
         # The first answer may come before a delayed server got to our COMMIT: ask again, and once
@@ -169,6 +193,54 @@ class PumpLink:
         self._is_unanswered = True
         self._find_at = [now, now + 1.0, now + self._ttl / 2]
         _logger.warning("a claim's reply was lost", extra={"code": error.code})
+
+    def _release_held(self, connection: Connection, lease: JobLease, reason: str) -> None:
+        try:
+            release_job(connection, lease, reason=reason, lock_timeout_ms=_RELEASE_WAIT_MS)
+        except QueryError as error:
+            # Outcomes that are to be stored must not wait for it.
+            if error.code not in _NOT_RELEASED:
+                raise
+
+    @contextmanager
+    def _limit(
+        self, connection: Connection, batch: Batch, claim: ClaimRequest | None = None
+    ) -> Generator[None]:
+        """Give a round its time; if a server that lives cut it off, its outcomes get more."""
+        seconds = self._seconds(batch.cut_offs)
+        self._long_use = connection if batch.cut_offs else None
+        limit = self._connections.limit(connection, seconds, answer_seconds=self._answer_seconds)
+        with limit as request:
+            try:
+                yield
+            except QueryError as error:
+                if error.code == _CANCELED or request.is_our_delay:
+                    self._cut_off(batch, claim, seconds=seconds)
+                raise
+            else:
+                if request.is_sent:
+                    # What is busy may be what took so long.
+                    batch.cut_off()
+            finally:
+                self._long_use = None
+                request.end()
+                if request.is_sent:
+                    # It may still come, and must not meet the next round.
+                    self.close()
+
+    def _seconds(self, cut_offs: int) -> float:
+        # No lease can be renewed while a round holds its row: cut off any later, it would be lost.
+        longest = max(self._deadline_seconds, self._ttl * 2 / 3)
+        return min(self._deadline_seconds * 2 ** min(cut_offs, 10), longest)
+
+    def _cut_off(self, batch: Batch, claim: ClaimRequest | None, *, seconds: float) -> None:
+        batch.cut_off()
+        if claim is not None:
+            self.claim_cut_offs += 1
+        _logger.warning(
+            "a round was cut off; its outcomes are stored one by one",
+            extra={"outcomes": len(batch.outcomes), "seconds": seconds},
+        )
 
     def _open(self) -> Connection:
         if self._connection is None or self._connection.closed:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
-from ..engine import configure_as
+from runledger_postgres.direct import configure_as
 
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool

@@ -7,18 +7,22 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
+from runledger_core import CancelReason
 from runledger_postgres.workers import WorkerState
 
 from ..config import JobsConfig
 from ..dead_letters import DeadLetterHooks
-from ..engine import ConnectionCount, EngineConnections
+from ..engine import EngineConnections
 from ..errors import InvalidConfig, JobsConfigError, LoopExit, RuntimeLoopExit
 from ..health import LoopHealth
+from ..observers import JobLifecycleObservers
 from ..registry import JobRegistry
+from ..shortage import ConnectionShortage
 from ..shutdown import StopToken
 from ._book import LeaseBook
 from ._lease_keeper import LeaseKeeper
 from ._link import PumpLink
+from ._observing import Observing
 from ._pump import Pump
 from ._sleep import Sleep
 from ._timekeeper import Timekeeper
@@ -39,6 +43,7 @@ def run_worker_loop(
     stop: StopToken,
     *,
     health: LoopHealth | None = None,
+    observers: JobLifecycleObservers | None = None,
 ) -> RuntimeLoopExit:
     """Claim jobs of the registered types and run their handlers until stopped and drained.
 
@@ -48,6 +53,8 @@ def run_worker_loop(
     Args:
         pool: Lends connections to handlers' services; its settings open the engine's.
         stop: Ends claiming; the loop returns when every running handler has ended and is stored.
+        observers: Told of this worker's attempts; the loop waits for them when it ends.
+            None for none.
 
     Returns:
         `SHUTDOWN` after a stop, the refused setting before any database work, `TooFewConnections`
@@ -65,7 +72,10 @@ def run_worker_loop(
     if not registry.registered_types():
         stop.wait(None)
         return LoopExit.SHUTDOWN
-    return _Worker(pool, registry, config, stop, health or LoopHealth("worker")).run()
+    health = health or LoopHealth("worker")
+    # One event loop for all handlers and hooks.
+    with registry.event_loop.held():
+        return _Worker(pool, registry, config, stop, health, observers=observers).run()
 
 
 class _Worker:
@@ -78,53 +88,51 @@ class _Worker:
         config: JobsConfig,
         stop: StopToken,
         health: LoopHealth,
+        *,
+        observers: JobLifecycleObservers | None,
     ) -> None:
         self._asked = stop
         # Its own, so that too few connections can end it as a stop would.
         self._stop = StopToken()
         stop.add_callback(lambda: self._stop.request(stop.reason or "requested"))
         self._book = LeaseBook()
-        self._count = ConnectionCount(
+        health.runs_jobs(count=self._book.__len__, slots=config.max_global_concurrency)
+        stop.add_abort_callback(lambda: self._book.cancel_all(CancelReason.SHUTDOWN))
+        self._shortage = ConnectionShortage(
             [*_CONNECTIONS, *(_WAKEUP_CONNECTIONS if config.wakeups else ())],
             health,
             on_verdict=lambda: self._stop.request("too few connections"),
         )
-        self._connections = EngineConnections(pool, count=self._count)
+        self._connections = EngineConnections(pool, shortage=self._shortage)
         self._direct = EngineConnections(
-            pool, conninfo=config.direct_database_url, count=self._count
+            pool, conninfo=config.direct_database_url, shortage=self._shortage
         )
-        self._keeper = LeaseKeeper(
-            self._book,
-            self._connections,
-            worker_id=config.worker_id,
-            job_types=registry.registered_types(),
-            concurrency=config.max_global_concurrency,
-            lease_ttl_seconds=config.lease_ttl_seconds,
-            state=self._state,
-        )
+        self._link = _pump_link(self._connections, pool, config)
+        stop.add_abort_callback(self._link.end_long_round)
+        self._keeper = self._lease_keeper(registry, config)
         self._listener: Listener | None = None
         marks: SleepMarks | None = None
         self._types = frozenset(registry.registered_types())
         if config.wakeups:
             self._listener = Listener(self._direct, on_wake=self._wake, on_cancel=self._cancel)
             marks = SleepMarks(self._direct, self._listener, sorted(self._types))
+        self._observing = _observing(observers, config, stop)
         self._pump = Pump(
             config,
             registry,
             stop=self._stop,
             book=self._book,
-            link=PumpLink(
-                self._connections,
-                pool,
-                worker_id=config.worker_id,
-                lease_ttl_seconds=config.lease_ttl_seconds,
-            ),
+            link=self._link,
             sleep=Sleep(marks, poll_interval_seconds=config.poll_interval_ms / 1000),
-            hooks=DeadLetterHooks(registry, pool),
+            hooks=_hooks(registry, pool, stop),
+            observing=self._observing,
             health=health,
         )
         self._timekeeper = Timekeeper(
-            self._book, self._pump.deliver, grace_seconds=config.handler_grace_seconds
+            self._book,
+            self._pump.deliver,
+            event_loop=registry.event_loop,
+            grace_seconds=config.handler_grace_seconds,
         )
 
     def run(self) -> RuntimeLoopExit:
@@ -136,6 +144,8 @@ class _Worker:
         try:
             self._pump.run()
         finally:
+            if self._observing is not None:
+                self._observing.finish()
             # Leases are kept until the pump has let go of the last one.
             self._timekeeper.finish()
             self._keeper.finish()
@@ -143,9 +153,20 @@ class _Worker:
                 self._listener.finish()
             self._connections.close()
             self._direct.close()
-        if self._count.verdict is not None and not self._asked.is_requested:
-            return self._count.verdict
+        if self._shortage.verdict is not None and not self._asked.is_requested:
+            return self._shortage.verdict
         return LoopExit.COMPLETED if self._pump.is_unhealthy else LoopExit.SHUTDOWN
+
+    def _lease_keeper(self, registry: JobRegistry, config: JobsConfig) -> LeaseKeeper:
+        return LeaseKeeper(
+            self._book,
+            self._connections,
+            worker_id=config.worker_id,
+            job_types=registry.registered_types(),
+            concurrency=config.max_global_concurrency,
+            lease_ttl_seconds=config.lease_ttl_seconds,
+            state=self._state,
+        )
 
     def _state(self) -> WorkerState:
         if self._pump.is_unhealthy:
@@ -155,8 +176,38 @@ class _Worker:
     def _wake(self, job_type: str | None) -> None:
         if job_type is None or job_type in self._types:
             self._pump.wake()
+        if job_type is None and self._book:
+            # A cancel may have been notified while nobody listened.
+            self._keeper.beat_soon()
 
     def _cancel(self, job_ids: Sequence[UUID]) -> None:
         # Anybody may notify: the beat asks the database whether it is so.
         if any(self._book.find(job_id) is not None for job_id in job_ids):
             self._keeper.beat_soon()
+
+
+def _pump_link(
+    connections: EngineConnections, pool: ConnectionPool[Any], config: JobsConfig
+) -> PumpLink:
+    return PumpLink(
+        connections,
+        pool,
+        worker_id=config.worker_id,
+        lease_ttl_seconds=config.lease_ttl_seconds,
+    )
+
+
+def _hooks(registry: JobRegistry, pool: ConnectionPool[Any], stop: StopToken) -> DeadLetterHooks:
+    hooks = DeadLetterHooks(registry, pool)
+    stop.add_abort_callback(hooks.abandon)
+    return hooks
+
+
+def _observing(
+    observers: JobLifecycleObservers | None, config: JobsConfig, stop: StopToken
+) -> Observing | None:
+    if not observers:
+        return None
+    observing = Observing(observers, concurrency=config.max_global_concurrency)
+    stop.add_abort_callback(observing.hurry)
+    return observing

@@ -15,7 +15,7 @@ from typing import Final
 
 from runledger_core import JobFailure
 from runledger_postgres.errors import QueryError
-from runledger_postgres.lifecycle import ClaimedJob, FailureEntry
+from runledger_postgres.lifecycle import ClaimedJob, UndecodableJob
 
 from ..config import JobsConfig
 from ..dead_letters import DeadLetterHooks
@@ -26,6 +26,7 @@ from ._book import LeaseBook
 from ._claim_planner import ClaimPlanner
 from ._execution import Ending, Execution, ExecutionState, Outcome
 from ._link import PumpLink
+from ._observing import Observing
 from ._settling import Batch, Settling
 from ._sleep import Sleep
 from ._slots import HandlerSlots
@@ -52,6 +53,7 @@ class Pump:
         link: PumpLink,
         sleep: Sleep,
         hooks: DeadLetterHooks,
+        observing: Observing | None = None,
         health: LoopHealth,
     ) -> None:
         """Wire the parts; nothing runs yet."""
@@ -64,7 +66,7 @@ class Pump:
         self._sleep = sleep
         self._health = health
         self._hooks = hooks
-        self._settling = Settling(registry, book, on_dead_letter=hooks.submit)
+        self._settling = Settling(registry, book, on_dead_letter=hooks.submit, observing=observing)
         self._slots = HandlerSlots(self.deliver)
         self._wake = threading.Event()
         self._delivered: deque[tuple[Execution, Ending, Outcome | None]] = deque()
@@ -104,7 +106,6 @@ class Pump:
                 self._wake.clear()
                 self._gather()
                 self._linger()
-                self._hooks.advance()
                 if self._is_ending and self._is_drained:
                     return
                 self._wake.wait(self._step())
@@ -133,7 +134,7 @@ class Pump:
             if ending is Ending.GIVEN_UP:
                 self._count_stuck(1)
             if outcome is None:
-                self._book.close(execution)
+                self._settling.let_go(execution)
             else:
                 self._outcomes.append(outcome)
 
@@ -156,10 +157,12 @@ class Pump:
         """Run one round if there is anything to do; return how long to wait for more."""
         if self._link.is_down():
             return self._link.seconds_until_retry()
+        self._outcomes = self._settling.keep_alone_back(self._outcomes)
         # Before busy outcomes are taken: their rows may be held still.
         limit = self._claimable()
         outcomes = [*self._outcomes, *self._settling.take_busy()]
         self._outcomes = []
+        alone: list[Outcome] = []
         if outcomes and self._link.is_recovering():
             # What has ended must not wait for a claim that breaks the connection once more.
             limit = 0
@@ -171,21 +174,33 @@ class Pump:
                 self._store_apart(self._settling.batch(refused))
             if outcomes or is_due:
                 self._round(outcomes, limit)
+            if alone := self._settling.take_alone():
+                self._store_alone(alone)
         except QueryError as error:
-            self._recover(error, outcomes)
+            self._recover(error, [*outcomes, *alone])
             return self._link.seconds_until_retry()
-        waiting = (*self._outcomes, *self._settling.busy, *self._settling.refused)
+        waiting = (*self._outcomes, *self._settling.kept())
         if not self._settling.refused:
             self._health.passed(backlog=len(waiting))
         return self._wait_seconds()
+
+    def _store_alone(self, outcomes: Sequence[Outcome]) -> None:
+        began = time.monotonic()
+        try:
+            self._round(outcomes, 0)
+        except QueryError:
+            self._settling.rest_alone(time.monotonic() - began)
+            raise
 
     def _claimable(self) -> int:
         if self._is_ending or not self._job_types:
             return 0
         # A slot is free once its outcome is in this round; a busy outcome keeps its own.
-        used = self._running + len(self._settling.busy) + len(self._settling.refused)
+        used = self._running + len(self._settling.kept())
         free = self._config.max_global_concurrency - used
-        return max(0, min(free, self._config.claim_batch_size))
+        # Fewer at once, if so many take longer than a round may.
+        most = max(1, self._config.claim_batch_size >> self._link.claim_cut_offs)
+        return max(0, min(free, most))
 
     def _round(self, outcomes: Sequence[Outcome], limit: int) -> None:
         batch = self._settling.batch(outcomes)
@@ -209,30 +224,36 @@ class Pump:
 
     def _wait_for_busy(self) -> None:
         """Wait for the first row, then let all of them rest: pure skipping would spin."""
-        batch = self._settling.batch(self._settling.busy)
+        busy = self._settling.busy
+        alone = [outcome for outcome in busy if outcome.execution.is_stored_alone]
+        batch = self._settling.batch(alone[:1] or busy)
         result = self._link.waiting_round(batch)
         # Only now: if the round fails they are still held, and come again.
-        self._settling.busy = []
+        self._settling.busy = [outcome for outcome in busy if outcome not in batch.outcomes]
         self._outcomes += self._settling.settle(batch, result.successes, result.failures)
         if self._settling.busy:
             self._settling.rest()
 
-    def _start(self, claimed: Sequence[ClaimedJob], undecodable: Sequence[FailureEntry]) -> None:
+    def _start(self, claimed: Sequence[ClaimedJob], undecodable: Sequence[UndecodableJob]) -> None:
         try:
             if claimed and self._is_ending:
                 # Not one of them was entered: each gets its attempt back.
                 self._link.release([job.lease for job in claimed], reason=_RELEASE_REASON)
                 claimed = []
-            if undecodable:
-                self._link.fail(undecodable)
         except QueryError as error:
             # Leased and in nobody's book, or perhaps done: ask, and they come again.
             self._link.expect_unknown_claims(error)
             raise
+        for entry in undecodable:
+            # Kept, and its lease with it, as the outcome of any other attempt.
+            execution = self._link.execution(entry.job, is_reported=False)
+            execution.end()
+            self._book.add(execution)
+            self._outcomes.append(Outcome(execution, entry.failure))
         for job in claimed:
             handler = self._registry.get(job.job_type)
             execution = self._link.execution(job)
-            self._book.add(execution)
+            self._settling.begin(execution)
             self._running += 1
             if handler is None:
                 failure = JobFailure.terminal(
@@ -247,7 +268,7 @@ class Pump:
         self._health.failed(error)
         # What was settled before the error is closed; what was not comes again.
         settling = self._settling
-        held = {id(outcome) for outcome in (*self._outcomes, *settling.busy, *settling.refused)}
+        held = {id(outcome) for outcome in (*self._outcomes, *settling.kept())}
         unsettled = [
             outcome
             for outcome in outcomes
@@ -278,22 +299,27 @@ class Pump:
 
     def _replace(self, outcome: Outcome, error: QueryError) -> None:
         self._health.failed(error)
-        if error.sqlstate is not None and error.sqlstate[:2] not in _CLASSES_OF_DATA:
-            # The server's fault or the role's: the same outcome is stored once that is mended.
+        is_of_data = error.sqlstate is None or error.sqlstate[:2] in _CLASSES_OF_DATA
+        if error.code == "workflow.internal_state" or not is_of_data:
+            # The run's fault, the server's or the role's: stored once that is mended.
             self._settling.put_aside(outcome, error.code)
             return
         invalid = JobFailure.terminal("job.invalid_output", "the outcome cannot be stored")
         if outcome.result == invalid:
-            self._settling.give_up(outcome, error.code)
+            self._settling.give_up(outcome, error)
         else:
             self._outcomes.append(Outcome(outcome.execution, invalid))
 
     def _wait_seconds(self) -> float:
         if self._outcomes or self._delivered:
             return 0.0
+        if self._is_ending and self._is_drained:
+            return 0.0
         waits = [self._config.poll_interval_ms / 1000]
         if self._settling.busy:
             waits.append(max(0.0, self._settling.rest_until - time.monotonic()))
+        if self._settling.alone:
+            waits.append(self._settling.seconds_until_alone())
         if self._claimable() > 0:
             waits.append(self._sleep.seconds_left())
         return min(waits)

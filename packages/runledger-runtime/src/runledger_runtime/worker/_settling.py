@@ -15,7 +15,10 @@ from runledger_core import (
     JobFailure,
     JobFailureKind,
     Unset,
+    check_int,
 )
+from runledger_core.limits import INT32_MAX
+from runledger_postgres.errors import QueryError
 from runledger_postgres.lifecycle import (
     FailureEntry,
     FailureOutcome,
@@ -24,16 +27,19 @@ from runledger_postgres.lifecycle import (
     WriteVerdict,
 )
 
-from ..backoff import Outage, retry_delay_ms, spread
+from ..backoff import DEFAULT_BACKOFF, Outage, spread
 from ..dead_letters import DeadLetter
 from ..registry import JobRegistry
 from ._book import LeaseBook
-from ._execution import Outcome
+from ._execution import Execution, Outcome
+from ._observing import Observing
 
 _logger = logging.getLogger(__name__)
 
 _LEAST_REST_SECONDS: Final = 0.005
 _MOST_REST_SECONDS: Final = 0.25
+# After a try in vain a lone outcome rests this many times as long as the try took.
+_ALONE_RESTS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,23 @@ class Batch:
     outcomes: list[Outcome]
     successes: list[SuccessEntry]
     failures: list[FailureEntry]
+
+    @property
+    def is_in_workflows(self) -> bool:
+        """Whether some of the jobs are workflows', so that steps end with them."""
+        return any(o.execution.job.workflow_run_id is not None for o in self.outcomes)
+
+    @property
+    def cut_offs(self) -> int:
+        """How often the one of them that takes longest to store was cut off before."""
+        return max((outcome.execution.cut_offs for outcome in self.outcomes), default=0)
+
+    def cut_off(self) -> None:
+        """Have each stored alone from now on; one that was alone gets more time."""
+        for outcome in self.outcomes:
+            outcome.execution.is_stored_alone = True
+            if len(self.outcomes) == 1:
+                outcome.execution.cut_offs += 1
 
     def halves(self, make: Callable[[Sequence[Outcome]], Batch]) -> tuple[Batch, Batch]:
         """Split in two, to find the one that cannot be stored."""
@@ -59,11 +82,13 @@ class Settling:
         book: LeaseBook,
         *,
         on_dead_letter: Callable[[DeadLetter], None],
+        observing: Observing | None = None,
     ) -> None:
-        """Hold no outcome yet; dead letters are handed on once they are stored."""
+        """Hold no outcome yet; dead letters and events are handed on once they are stored."""
         self._registry = registry
         self._book = book
         self._on_dead_letter = on_dead_letter
+        self._observing = observing
         self._rest_seconds = _LEAST_REST_SECONDS
         self.busy: list[Outcome] = []
         """Stored by nobody yet: another transaction held their rows."""
@@ -72,6 +97,22 @@ class Settling:
         """Refused by the server for a reason that is not theirs; tried apart, now and then."""
         self._refused_until = 0.0
         self._refusals = Outage()
+        self.alone: list[Outcome] = []
+        """Of rounds that were cut off; each waits for a round of its own."""
+        # When one of those that was tried in vain may be tried again.
+        self._alone_from = 0.0
+
+    def begin(self, execution: Execution) -> None:
+        """Hold the lease of a claimed job; its handler is about to start."""
+        self._book.add(execution)
+        if self._observing is not None:
+            self._observing.started(execution)
+
+    def let_go(self, execution: Execution) -> None:
+        """Let a lease go whose attempt ended without an outcome."""
+        self._book.close(execution)
+        if self._observing is not None and execution.is_reported:
+            self._observing.lost(execution)
 
     def batch(self, outcomes: Sequence[Outcome]) -> Batch:
         """Return the entries of these outcomes, successes first."""
@@ -110,14 +151,16 @@ class Settling:
                     self._lost(outcome, stored.verdict)
         return again
 
-    def give_up(self, outcome: Outcome, reason: str) -> None:
+    def give_up(self, outcome: Outcome, error: QueryError) -> None:
         """Let a lease run out: its outcome can never be stored."""
         job = outcome.execution.job
         _logger.error(
             "outcome cannot be stored; the lease runs out",
-            extra={"job_id": str(job.id), "job_type": job.job_type, "reason": reason},
+            extra={"job_id": str(job.id), "job_type": job.job_type, "reason": error.code},
         )
         self._book.abandon(outcome.execution)
+        if self._observing is not None and outcome.execution.is_reported:
+            self._observing.unstorable(outcome, error)
 
     def put_aside(self, outcome: Outcome, reason: str) -> None:
         """Keep an outcome, and its lease, until the server takes it."""
@@ -138,6 +181,10 @@ class Settling:
         taken, self.refused = self.refused, []
         return taken
 
+    def kept(self) -> list[Outcome]:
+        """Return the outcomes that are kept here for a later round; each keeps its slot."""
+        return [*self.busy, *self.refused, *self.alone]
+
     def rest(self) -> None:
         """Let busy outcomes rest, longer each time nothing was stored."""
         self.rest_until = time.monotonic() + spread(self._rest_seconds)
@@ -152,9 +199,35 @@ class Settling:
         if not self.busy or time.monotonic() < self.rest_until:
             return []
         taken, self.busy = self.busy, []
-        return taken
+        return self.keep_alone_back(taken)
+
+    def keep_alone_back(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """Keep those back that are stored alone, and return the others."""
+        self.alone += [outcome for outcome in outcomes if outcome.execution.is_stored_alone]
+        return [outcome for outcome in outcomes if not outcome.execution.is_stored_alone]
+
+    def take_alone(self) -> list[Outcome]:
+        """Return the outcome to store alone that is likely to take least; nothing if none is."""
+        if not self.alone or self.seconds_until_alone() > 0:
+            return []
+        taken = min(self.alone, key=lambda outcome: outcome.execution.cut_offs)
+        self.alone.remove(taken)
+        return [taken]
+
+    def seconds_until_alone(self) -> float:
+        """Return the seconds until the next of those that are stored alone may be tried."""
+        if any(not outcome.execution.cut_offs for outcome in self.alone):
+            return 0.0
+        return max(0.0, self._alone_from - time.monotonic())
+
+    def rest_alone(self, seconds: float) -> None:
+        """Leave most of the time to others after a try that took so long for nothing."""
+        self._alone_from = time.monotonic() + _ALONE_RESTS * seconds
 
     def _tell(self, outcome: Outcome, stored: SuccessOutcome | FailureOutcome) -> None:
+        if self._observing is not None and outcome.execution.is_reported:
+            # Before the hook, which may take its time.
+            self._observing.stored(outcome, stored)
         job, failure = outcome.execution.job, outcome.result
         if isinstance(stored, SuccessOutcome) or not isinstance(failure, JobFailure):
             return
@@ -170,7 +243,7 @@ class Settling:
                 "disposition": stored.disposition,
             },
         )
-        if stored.dead_letter_reason is None:
+        if stored.dead_letter_reason is None or not outcome.execution.is_reported:
             return
         # A repeat does not say what the row holds; the claim's own checkpoint is as good.
         checkpoint = job.checkpoint if stored.checkpoint is UNSET else stored.checkpoint
@@ -194,8 +267,19 @@ class Settling:
         job = outcome.execution.job
         delay = self._registry.retry_delay_override(job.job_type, failure.code)
         if delay is None:
-            delay = retry_delay_ms(job.lease.attempt)
+            delay = self._policy_delay_ms(job.job_type, job.lease.attempt)
         return FailureEntry(job.lease, failure, retry_delay_ms=delay, traceback=outcome.traceback)
+
+    def _policy_delay_ms(self, job_type: str, attempt: int) -> int:
+        try:
+            delay = self._registry.backoff(job_type).delay_ms(attempt)
+            return check_int(delay, field="delay_ms", minimum=1, maximum=INT32_MAX)
+        except BaseException as error:  # noqa: BLE001  # a policy must not end the pump
+            _logger.error(  # noqa: TRY400  # its text may hold anything
+                "a backoff policy failed; the default delay is used",
+                extra={"job_type": job_type, "attempt": attempt, "error": type(error).__name__},
+            )
+            return DEFAULT_BACKOFF.delay_ms(attempt)
 
     def _lost(self, outcome: Outcome, verdict: WriteVerdict) -> None:
         job = outcome.execution.job
@@ -211,4 +295,4 @@ class Settling:
                 "is_timeout": is_timeout,
             },
         )
-        self._book.close(outcome.execution)
+        self.let_go(outcome.execution)

@@ -65,7 +65,9 @@ class Sleep:
             if not claim.claimed:
                 self._contended += 1
         elif self._marks is not None and self._marks.take():
-            # A job that committed before the marks were held has notified nobody.
+            # A job that committed before the marks were held has notified nobody; one whose
+            # transaction did not see them, but commits only now, is left to short polls.
+            self._polls = 0
             wait = 0.0
         else:
             self._contended = 0

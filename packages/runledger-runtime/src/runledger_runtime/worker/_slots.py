@@ -1,4 +1,4 @@
-"""Handler threads: daemon threads of our own, one job each at a time."""
+"""Where handlers run: daemon threads of our own, or an event loop if they are `async def`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TypeAlias
 
-from ._attempt import Handler, run_attempt
+from ..registry import AsyncHandler
+from ._attempt import Handler, give_back, is_shut_down, run_attempt, unstarted_attempt
+from ._coroutine import CoroutineAttempt
 from ._execution import Ending, Execution, Outcome
 
 Deliver: TypeAlias = Callable[[Execution, Ending, Outcome | None], None]
 
 
 class HandlerSlots:
-    """Runs executions, each at once on a thread of its own.
+    """Runs executions, each at once: on a thread of its own, or as a task of the event loop.
 
-    A `ThreadPoolExecutor` would hold the interpreter at exit until its last thread ends.
+    A `ThreadPoolExecutor` would hold the interpreter at exit until its last thread ends. A
+    coroutine takes a slot of the worker like any handler, but no thread, where it would only wait.
     """
 
     def __init__(self, deliver: Deliver) -> None:
@@ -28,17 +31,27 @@ class HandlerSlots:
         self._threads = 0
         self._idle = 0
         self._context = contextvars.copy_context()
+        # The loop itself holds its tasks weakly.
+        self._coroutines: set[CoroutineAttempt] = set()
 
     def start(self, execution: Execution, handler: Handler) -> None:
-        """Run the handler on a free thread, or on a new one."""
-        with self._lock:
-            if self._idle > 0:
-                self._idle -= 1
-            else:
-                self._threads += 1
-                threading.Thread(
-                    target=self._run, name=f"runledger-handler-{self._threads}", daemon=True
-                ).start()
+        """Run the handler on a free thread, on a new one, or on its event loop."""
+        try:
+            if isinstance(handler, AsyncHandler):
+                self._start_coroutine(execution, handler)
+                return
+            with self._lock:
+                if self._idle > 0:
+                    self._idle -= 1
+                else:
+                    threading.Thread(
+                        target=self._run, name=f"runledger-handler-{self._threads + 1}", daemon=True
+                    ).start()
+                    self._threads += 1
+        except (RuntimeError, MemoryError):
+            # No thread to be had: the attempt is over, and on record.
+            self._deliver(execution, *unstarted_attempt(execution))
+            return
         self._waiting.put((execution, handler))
 
     def stop(self) -> None:
@@ -52,6 +65,18 @@ class HandlerSlots:
             execution, handler = work
             # Context variables set by one job must not reach the next.
             ending, outcome = self._context.copy().run(run_attempt, execution, handler)
+            if execution.is_cancelled and is_shut_down(outcome):
+                outcome = give_back(outcome)
             with self._lock:
                 self._idle += 1
             self._deliver(execution, ending, outcome)
+
+    def _start_coroutine(self, execution: Execution, handler: AsyncHandler) -> None:
+        attempt = CoroutineAttempt(
+            execution,
+            handler,
+            deliver=self._deliver,
+            context=self._context.copy(),
+            running=self._coroutines,
+        )
+        handler.event_loop.call_soon(attempt.begin)

@@ -9,6 +9,7 @@ from typing import Final
 
 from runledger_core import CancelReason
 
+from ..event_loop import EventLoop
 from ._attempt import timeout_failure
 from ._book import LeaseBook
 from ._execution import Ending, Execution, Outcome
@@ -22,8 +23,9 @@ _LOOK_SECONDS: Final = 0.25
 class Timekeeper(threading.Thread):
     """Looks at every running handler a few times a second.
 
-    A thread cannot be stopped from outside: past its deadline a handler is told, past the grace
-    period its attempt ends in TIMEOUT and the thread counts as stuck until it returns.
+    Past its deadline a handler is told: a coroutine is cancelled, a thread cannot be stopped from
+    outside. Past the grace period its attempt ends in TIMEOUT, and it counts as stuck until it
+    returns.
     """
 
     def __init__(
@@ -31,12 +33,14 @@ class Timekeeper(threading.Thread):
         book: LeaseBook,
         deliver: Deliver,
         *,
+        event_loop: EventLoop,
         grace_seconds: float,
     ) -> None:
         """Prepare the thread; `start()` begins to look."""
         super().__init__(name="runledger-timekeeper", daemon=True)
         self._book = book
         self._deliver = deliver
+        self._event_loop = event_loop
         self._grace = grace_seconds
         self._finished = threading.Event()
 
@@ -51,6 +55,7 @@ class Timekeeper(threading.Thread):
             now = time.monotonic()
             for execution in self._book.executions():
                 self._look(execution, now)
+            self._event_loop.look()
 
     def _look(self, execution: Execution, now: float) -> None:
         if not execution.is_cancelled:
@@ -60,7 +65,7 @@ class Timekeeper(threading.Thread):
         if now < execution.told_at + self._grace or not execution.end():
             return
         _logger.error(
-            "handler ignores its cancel token; its thread is stuck",
+            "handler ignores that it should stop, and is stuck",
             extra={"job_id": str(execution.job.id), "job_type": execution.job.job_type},
         )
         is_timeout = execution.cancel_reason is CancelReason.TIMEOUT

@@ -17,10 +17,11 @@ from uuid import UUID
 
 import psycopg
 
+from runledger_postgres.direct import Connection, shut_down
 from runledger_postgres.wakeup import CANCEL_CHANNEL, SLEEP_MARK_CLASS, WAKE_CHANNEL
 
 from ..backoff import Outage, spread
-from ..engine import Connection, EngineConnections
+from ..engine import EngineConnections
 
 _logger = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class Listener(threading.Thread):
         self._finished.set()
         connection = self._connection
         if connection is not None:
-            self._connections.shut_down(connection)
+            shut_down(connection)
         self.join(timeout=5.0)
 
     def run(self) -> None:

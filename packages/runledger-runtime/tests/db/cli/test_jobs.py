@@ -5,12 +5,14 @@ from uuid import UUID, uuid4
 import pytest
 
 from runledger_core import JobEnqueue, JobFailure, JobStatus, Scope
-from runledger_postgres.jobs import enqueue_job, enqueue_jobs, get_job
+from runledger_postgres.jobs import enqueue_job, enqueue_jobs, get_job, insert_job_log
 from runledger_postgres.lifecycle import (
+    FailureEntry,
     cancel_jobs,
     claim_jobs,
     complete_job_failure,
     complete_job_success,
+    fail_jobs,
 )
 
 pytestmark = pytest.mark.usefixtures("defined")
@@ -132,6 +134,31 @@ def test_show_tells_row_payload_attempts_and_timeline(run_cli, runledger_pool):
     assert events == ["ENQUEUED", "LEASED", "FAILED", "DEAD_LETTERED"]
 
 
+def test_show_tells_the_log_and_the_newest_traceback(run_cli, runledger_pool):
+    (job_id,) = enqueue(runledger_pool)
+    (claimed,) = claim_jobs(runledger_pool, worker_id="w", limit=1, lease_ttl_seconds=60)
+    insert_job_log(
+        runledger_pool,
+        job_id,
+        scope=Scope.ADMIN,
+        level="INFO",
+        message="half\x1b[31m",
+        payload={"page": 2},
+    )
+    failure = JobFailure.terminal("mail.refused", "no")
+    fail_jobs(runledger_pool, [FailureEntry(claimed.lease, failure, traceback="line 1\nline 2\n")])
+
+    shown = run_cli("jobs", "show", str(job_id)).stdout
+    as_json = json.loads(run_cli("jobs", "show", str(job_id), "--json").stdout)
+
+    log = shown[shown.index("Log") :]
+    assert "half\N{SYMBOL FOR ESCAPE}[31m" in log
+    assert '{"page": 2}' in log
+    assert log.endswith("Traceback\nline 1\nline 2\n")
+    assert [line["level"] for line in as_json["logs"]] == ["INFO", "ERROR"]
+    assert as_json["logs"][1]["payload"] == {"traceback": "line 1\nline 2\n"}
+
+
 def test_show_as_json_has_job_attempts_and_events(run_cli, runledger_pool):
     (job_id,) = enqueue(runledger_pool)
     (claimed,) = claim_jobs(runledger_pool, worker_id="w", limit=1, lease_ttl_seconds=60)
@@ -250,7 +277,7 @@ def test_enqueue_of_an_unknown_type_says_what_to_do(run_cli):
 
     assert result.exit_code == 1
     assert result.stderr.startswith("error: job.definition_not_found_or_disabled: ")
-    assert " next: start a worker whose catalog has this type" in result.stderr
+    assert " next: runledger definitions list shows the types: enable a" in result.stderr
 
 
 def test_cancel_by_id_tells_what_became_of_each(run_cli, runledger_pool):

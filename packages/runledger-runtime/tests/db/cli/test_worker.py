@@ -9,16 +9,18 @@ from contextlib import suppress
 import pytest
 
 from runledger_core import JobEnqueue, JobStatus, Scope
-from runledger_postgres.definitions import get_job_definition
+from runledger_postgres.definitions import get_job_definition, update_job_definition
 from runledger_postgres.jobs import enqueue_job, get_job
+from runledger_postgres.schedules import list_job_schedules, set_job_schedule_active
 from runledger_postgres.workers import list_workers
 
 APP = """
 import time
-from runledger_runtime.catalog import JobCatalog
+from runledger_runtime.catalog import CatalogJobScheduleSpec, JobCatalog
 
 catalog = JobCatalog()
 empty = JobCatalog()
+scheduled = JobCatalog()
 
 @catalog.job("quick", max_attempts=4)
 def quick(context, payload):
@@ -28,6 +30,9 @@ def quick(context, payload):
 def slow(context, payload):
     print("slow began", flush=True)
     time.sleep(payload["seconds"])
+
+scheduled.job("quick", quick)
+scheduled.schedule(CatalogJobScheduleSpec("nightly", "quick", cron_expr="@yearly"))
 """
 COMMAND = "from runledger_runtime.cli import main; main()"
 
@@ -172,7 +177,9 @@ def wait_until_draining(pool) -> None:
             connection.execute("SELECT pg_sleep(0.02)")
 
 
-def test_worker_writes_definitions_and_takes_its_concurrency(start_worker, runledger_pool):
+def test_worker_writes_definitions_and_takes_its_concurrency(
+    start_worker, runledger_pool, eventually
+):
     process = start_worker("--concurrency", "3")
     wait_until_ready(process)
     enqueue_job(runledger_pool, JobEnqueue("quick", {}))
@@ -182,7 +189,39 @@ def test_worker_writes_definitions_and_takes_its_concurrency(start_worker, runle
 
     assert definition is not None
     assert definition.max_attempts == 4
-    assert [worker.concurrency for worker in list_workers(runledger_pool)] == [3]
+    # Written by the first beat, which the first job may overtake.
+    eventually(lambda: [worker.concurrency for worker in list_workers(runledger_pool)] == [3])
+
+
+def test_worker_writes_schedules(start_worker, runledger_pool):
+    process = start_worker("--app", "shop:scheduled")
+    wait_until_ready(process)
+
+    process.terminate()
+
+    assert end(process)[0] == 0
+    (schedule,) = list_job_schedules(runledger_pool)
+    assert (schedule.name, schedule.is_active) == ("nightly", True)
+
+
+def test_worker_starts_though_an_operator_disabled_a_scheduled_type(start_worker, runledger_pool):
+    first = start_worker("--app", "shop:scheduled")
+    wait_until_ready(first)
+    first.terminate()
+    assert end(first)[0] == 0
+    assert set_job_schedule_active(runledger_pool, "nightly", is_active=False)
+    update_job_definition(runledger_pool, "quick", is_enabled=False)
+
+    process = start_worker("--app", "shop:scheduled")
+    assert process.stderr is not None
+    warning = process.stderr.readline()
+    wait_until_ready(process)
+    process.terminate()
+
+    assert end(process)[0] == 0
+    assert warning.startswith("warning: the schedule nightly is paused, since its job type quick")
+    (schedule,) = list_job_schedules(runledger_pool)
+    assert not schedule.is_active
 
 
 def test_worker_without_sync_leaves_definitions_alone(start_worker, runledger_pool):

@@ -1,11 +1,8 @@
-"""A worker on a thread of the test's, and waiting for what it does."""
+"""A worker on a thread of the test's, and a look at what it stored."""
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pytest
@@ -14,34 +11,23 @@ from psycopg_pool import ConnectionPool
 from runledger_core import JobDefinitionSpec
 from runledger_postgres.definitions import upsert_job_definition
 from runledger_runtime.config import JobsConfig
-from runledger_runtime.errors import RuntimeLoopExit
 from runledger_runtime.health import LoopHealth
 from runledger_runtime.registry import JobRegistry
-from runledger_runtime.shutdown import StopToken
 from runledger_runtime.worker import run_worker_loop
 from runledger_test_support.databases import TemporaryDatabase
 
-WAIT_SECONDS = 30.0
+from .._running_loop import WAIT_SECONDS, RunningLoop
 
 Handler = Callable[[Any, Any], Any]
 
 
-@dataclass
-class RunningWorker:
+class RunningWorker(RunningLoop):
     """A worker loop on a thread."""
 
-    stop: StopToken
-    thread: threading.Thread
-    worker_id: str
-    health: LoopHealth = field(default_factory=lambda: LoopHealth("worker"))
-    exits: list[RuntimeLoopExit] = field(default_factory=list)
-
-    def end(self) -> RuntimeLoopExit:
-        """Ask it to stop and return how the loop ended."""
-        self.stop.request("end of test")
-        self.thread.join(WAIT_SECONDS)
-        assert not self.thread.is_alive()
-        return self.exits[0]
+    def __init__(self, worker_id: str) -> None:
+        super().__init__()
+        self.worker_id = worker_id
+        self.health = LoopHealth("worker")
 
 
 class StartWorker(Protocol):
@@ -77,17 +63,12 @@ def start_worker(
             # Behind a pooler, as the guide has it.
             defaults["direct_database_url"] = runledger_database.direct_dsn
         config = JobsConfig(worker_id, **defaults | settings)
-        worker = RunningWorker(StopToken(), threading.Thread(), worker_id)
-
-        def run() -> None:
-            worker.exits.append(
-                run_worker_loop(
-                    pool or runledger_pool, registry, config, worker.stop, health=worker.health
-                )
+        worker = RunningWorker(worker_id)
+        worker.start(
+            lambda: run_worker_loop(
+                pool or runledger_pool, registry, config, worker.stop, health=worker.health
             )
-
-        worker.thread = threading.Thread(target=run, daemon=True)
-        worker.thread.start()
+        )
         workers.append(worker)
         return worker
 
@@ -96,20 +77,6 @@ def start_worker(
         worker.stop.request("teardown")
     for worker in workers:
         worker.thread.join(WAIT_SECONDS)
-
-
-@pytest.fixture
-def eventually() -> Callable[[Callable[[], bool]], None]:
-    """Wait until a condition holds; fail after half a minute."""
-
-    def wait(condition: Callable[[], bool]) -> None:
-        pause = threading.Event()
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not condition():
-            assert time.monotonic() < deadline, "it did not happen"
-            pause.wait(0.01)
-
-    return wait
 
 
 class Look(Protocol):

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
 from psycopg_pool import ConnectionPool
 
-from runledger_core import JobEnqueue
+from runledger_core import JobDefinitionSpec, JobEnqueue
+from runledger_core.workflows import WorkflowDagBuilder
 from runledger_postgres import enqueue_job, enqueue_jobs
+from runledger_postgres.definitions import upsert_job_definition
+from runledger_postgres.lifecycle import claim_jobs
+from runledger_postgres.workflows import enqueue_workflow_run
+from runledger_runtime.engine import EngineConnections
 from runledger_runtime.health import LoopState
+from runledger_runtime.worker._link import PumpLink
 
 Eventually = Callable[[Callable[[], bool]], None]
 
@@ -70,6 +78,62 @@ def test_outcomes_of_held_rows_outlive_the_connections_that_wait_for_them(
     holder.rollback()
 
     eventually(lambda: look(SUCCEEDED) == len(releases))
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_failure_of_a_job_that_python_cannot_read_is_kept_while_its_run_is_held(  # noqa: PLR0917  # fixtures
+    is_stopped: bool,
+    runledger_pool: ConnectionPool[Any],
+    runledger_database: Any,
+    start_worker: Any,
+    eventually: Eventually,
+    look: Any,
+) -> None:
+    upsert_job_definition(runledger_pool, JobDefinitionSpec("jobs.one", max_attempts=3))
+    run = WorkflowDagBuilder("flows.one", {}).job("a", "jobs.one", {}).build()
+    enqueue_workflow_run(runledger_pool, run)
+    look("UPDATE runledger.job_queue SET payload = repeat('9', 5000)::jsonb RETURNING 1")
+    holder = runledger_database.connect()
+    holder.execute("SELECT FROM runledger.workflow_runs FOR UPDATE")
+
+    worker = start_worker({"jobs.one": lambda *_: None}, wakeups=False, lease_ttl_seconds=2)
+    eventually(lambda: look(LEASED) == 1)
+    if is_stopped:
+        worker.stop.request("while the run is held")
+    # Longer than the lease: that is renewed, as any other.
+    first_end = look("SELECT lease_expires_at FROM runledger.job_queue")
+    eventually(lambda: look("SELECT clock_timestamp() > %s", first_end))
+    assert worker.thread.is_alive()
+    holder.rollback()
+
+    eventually(lambda: look("SELECT status = 'DEAD_LETTERED' FROM runledger.job_queue"))
+    assert look("SELECT error_code FROM runledger.job_attempts") == "job.undecodable_row"
+    assert look("SELECT claim_number FROM runledger.job_queue") == 1
+    worker.end()
+
+
+def test_claim_that_a_stop_gives_back_waits_for_its_row(
+    runledger_pool: ConnectionPool[Any], runledger_database: Any, eventually: Eventually, look: Any
+) -> None:
+    upsert_job_definition(runledger_pool, JobDefinitionSpec("jobs.one"))
+    enqueue_jobs(runledger_pool, [JobEnqueue("jobs.one", {})] * 3)
+    claimed = claim_jobs(runledger_pool, worker_id="worker-1", limit=3, lease_ttl_seconds=60)
+    connections = EngineConnections(ConnectionPool(runledger_database.direct_dsn, open=False))
+    link = PumpLink(connections, runledger_pool, worker_id="worker-1", lease_ttl_seconds=60)
+    holder = runledger_database.connect()
+    holder.execute("SELECT FROM runledger.job_queue WHERE id = %s FOR UPDATE", [claimed[1].id])
+
+    with ThreadPoolExecutor(1) as background:
+        giving = background.submit(link.release, [job.lease for job in claimed], reason="stop")
+        eventually(lambda: look(PUMP_WAITS) == 1)
+        holder.rollback()
+        giving.result()
+    link.close()
+    connections.close()
+
+    given_back = "SELECT count(*) FROM runledger.job_queue WHERE status = 'PENDING' AND attempt = 0"
+    assert look(given_back) == 3
 
 
 def test_outcome_of_a_held_row_keeps_its_slot(

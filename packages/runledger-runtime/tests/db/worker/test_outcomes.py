@@ -144,7 +144,9 @@ def test_errors_that_leave_the_process_in_doubt_are_panics(
 
 
 @pytest.mark.parametrize(
-    "result", [socket.socket, (n for n in ()), lambda: None, {"a": 1}, True], ids=repr
+    "result",
+    [socket.socket, (n for n in ()), lambda: None, {"a": 1}, True],
+    ids=lambda value: type(value).__name__,
 )
 def test_other_results_are_terminal_and_the_worker_goes_on(
     result: object, runledger_pool: ConnectionPool[Any], start_worker: Any, eventually: Eventually

@@ -43,23 +43,27 @@ def test_stop_drains_running_jobs_and_leaves_the_rest_pending(
     assert look("SELECT count(*) FROM runledger.job_workers") == 0
 
 
+@pytest.mark.parametrize("ttl_seconds", [1, 2])
 def test_leases_are_kept_through_a_drain_of_three_ttls(
-    runledger_pool: ConnectionPool[Any], start_worker: Any, look: Any
+    runledger_pool: ConnectionPool[Any], start_worker: Any, look: Any, ttl_seconds: int
 ) -> None:
-    started = threading.Event()
+    started = threading.Semaphore(0)
 
-    def handler(context: Any, _payload: Any) -> None:
-        started.set()
-        threading.Event().wait(3.0)
+    def handler(_context: Any, _payload: Any) -> None:
+        started.release()
+        threading.Event().wait(3.0 * ttl_seconds)
 
-    worker = start_worker({"jobs.long": handler}, lease_ttl_seconds=1)
-    enqueue_job(runledger_pool, JobEnqueue("jobs.long", {}))
-    assert started.wait(30)
+    settings = {"lease_ttl_seconds": ttl_seconds, "max_global_concurrency": 8}
+    worker = start_worker({"jobs.long": handler}, **settings)
+    enqueue_jobs(runledger_pool, [JobEnqueue("jobs.long", {}) for _ in range(8)])
+    for _ in range(8):
+        assert started.acquire(timeout=30)
 
-    worker.end()
+    assert worker.end() is LoopExit.SHUTDOWN
 
-    assert look("SELECT status::text FROM runledger.job_queue") == "SUCCEEDED"
-    assert look("SELECT claim_number FROM runledger.job_queue") == 1
+    ended = "SELECT count(*) FROM runledger.job_queue WHERE status = 'SUCCEEDED'"
+    assert look(ended) == 8
+    assert look("SELECT max(claim_number) FROM runledger.job_queue") == 1
 
 
 def test_loop_started_after_a_stop_asks_the_database_nothing() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from psycopg_pool import ConnectionPool
 
-from runledger_core import JobEnqueue
-from runledger_postgres import enqueue_job
+from runledger_core import JobEnqueue, Scope
+from runledger_postgres import cancel_job, enqueue_job
 
 Eventually = Callable[[Callable[[], bool]], None]
 
@@ -54,6 +54,33 @@ def test_listener_that_was_killed_comes_back_and_the_worker_is_woken_again(
         eventually(lambda old=listener: look(LISTENER) not in {None, old})
         enqueue_job(runledger_pool, JobEnqueue("jobs.one", {}))
         eventually(lambda number=number: look(SUCCEEDED) == number)
+
+
+def test_cancel_that_nobody_heard_is_seen_once_the_listener_is_back(
+    runledger_pool: ConnectionPool[Any], start_worker: Any, look: Any
+) -> None:
+    started, told = threading.Event(), threading.Event()
+
+    def handler(context: Any, _payload: Any) -> None:
+        started.set()
+        if context.wait(30):
+            told.set()
+
+    # The next beat of its own would come after 200 seconds.
+    start_worker({"jobs.long": handler}, lease_ttl_seconds=600)
+    job_id = enqueue_job(runledger_pool, JobEnqueue("jobs.long", {})).id
+    assert started.wait(30)
+    allow = """
+    UPDATE pg_database SET datallowconn = %s WHERE datname = current_database() RETURNING 1
+    """
+
+    assert look(allow, False)
+    assert look("SELECT pg_terminate_backend(%s, 5000)", look(LISTENER))
+    cancel_job(runledger_pool, job_id, scope=Scope.ADMIN)
+    assert not told.is_set()
+    assert look(allow, True)
+
+    assert told.wait(30)
 
 
 @pytest.mark.core

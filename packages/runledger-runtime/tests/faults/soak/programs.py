@@ -89,7 +89,11 @@ def run_engine(ledger: Ledger, *, dsn: str, name: str, role: str, settings: dict
         registry.register_retry_delay_override(job_type, AGAIN, 50)
     with connect_pool(dsn, max_size=2) as pool:
         builder = Supervisor.builder(pool, JobsConfig(name, **settings)).with_registry(registry)
-        builder = builder.disable_reaper() if role == "worker" else builder.disable_worker()
+        # The scheduler sits with the reaper: neither of them runs handlers.
+        if role == "worker":
+            builder.disable_scheduler().disable_reaper()
+        else:
+            builder.disable_worker()
         supervisor = builder.build()
         supervisor.run_until_shutdown(lambda: _read_input(lambda: _answer(supervisor)), timeout=20)
 

@@ -45,7 +45,7 @@ SETTINGS = {
     "max_global_concurrency": 32,
     "poll_interval_ms": 250,
 }
-LOOPS = {"worker": {"worker"}, "reaper": {"reaper"}}
+LOOPS = {"worker": {"worker"}, "reaper": {"reaper", "scheduler"}}
 WORKER_THREADS = {"runledger-lease-keeper", "runledger-timekeeper", "runledger-listener"}
 PATIENCE_SECONDS = 60
 RECOVERY_SECONDS = 10

@@ -89,3 +89,19 @@ def test_function_that_raises_is_told_with_its_error_and_line(shop, tmp_path):
     assert "calling shop_for_tests:broken failed: KeyError: 'SHOP_URL'" in str(caught.value.error)
     line = SHOP[: SHOP.index("raise KeyError")].count("\n") + 1
     assert caught.value.next_step == f"look at {tmp_path / 'shop_for_tests.py'}, line {line}"
+
+
+def test_mistake_in_a_call_of_ours_is_told_where_the_module_makes_it(tmp_path, monkeypatch):
+    module = tmp_path / "narrow.py"
+    module.write_text(
+        "from runledger_runtime import JobCatalog\n"
+        "catalog = JobCatalog()\n"
+        "catalog.job('jobs.one', lambda context: None)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(CommandFailure) as caught:
+        load_catalog("narrow")
+
+    assert caught.value.next_step == f"look at {module}, line 3"

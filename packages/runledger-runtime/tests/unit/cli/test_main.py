@@ -6,7 +6,7 @@ import pytest
 
 from runledger_runtime.cli._main import runledger
 
-VERBS = ("demo", "jobs", "migrate", "worker")
+VERBS = ("definitions", "demo", "jobs", "migrate", "schedules", "worker")
 
 
 def test_version_is_the_one_of_the_distribution(run_cli):

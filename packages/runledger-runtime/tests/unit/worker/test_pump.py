@@ -19,11 +19,14 @@ from runledger_runtime.worker._execution import Execution, Outcome
 from runledger_runtime.worker._pump import Pump
 from runledger_runtime.worker._sleep import Sleep
 
+SLOW = 1
+
 
 class LinkAfterAnOutage:
     """Stores everything, and remembers what each round was asked to do."""
 
     worker_id = "worker-1"
+    claim_cut_offs = 0
 
     def __init__(self) -> None:
         self.rounds: list[tuple[int, bool]] = []
@@ -46,6 +49,7 @@ class LinkToHeldRows:
     """Every row is held by somebody, and whoever waits for one loses the connection."""
 
     worker_id = "worker-1"
+    claim_cut_offs = 0
 
     def is_down(self) -> bool:
         return False
@@ -64,6 +68,39 @@ class LinkToHeldRows:
 
     def waiting_round(self, batch: Any) -> RoundResult:
         raise QueryUnavailableError("db.unavailable", "the connection is lost")
+
+    def lost(self, error: Exception) -> None: ...
+
+
+class LinkToSlowRows:
+    """Cuts off every round with one slow outcome in it, until that one has had two rounds alone."""
+
+    worker_id = "worker-1"
+    claim_cut_offs = 0
+
+    def __init__(self) -> None:
+        self.rounds: list[list[int]] = []
+
+    def is_down(self) -> bool:
+        return False
+
+    def is_recovering(self) -> bool:
+        return False
+
+    def has_unknown_claims(self) -> bool:
+        return False
+
+    def seconds_until_retry(self) -> float:
+        return 0.0
+
+    def round(self, batch: Any, claim: Any) -> RoundResult:
+        claim_numbers = [outcome.execution.job.lease.claim_number for outcome in batch.outcomes]
+        if claim_numbers:
+            self.rounds.append(claim_numbers)
+        if SLOW in claim_numbers and batch.cut_offs < 2:
+            batch.cut_off()
+            raise QueryUnavailableError("db.statement_timeout", "the statement was cancelled")
+        return RoundResult([SuccessOutcome(WriteVerdict.STORED) for _ in batch.successes], [])
 
     def lost(self, error: Exception) -> None: ...
 
@@ -114,3 +151,78 @@ def test_resting_outcomes_outlive_the_connection_that_waited_for_a_row(
 
     held = [*pump._outcomes, *pump._settling.busy]
     assert sorted(outcome.execution.job.lease.claim_number for outcome in held) == [1, 2]
+
+
+def test_outcomes_of_a_round_that_was_cut_off_are_stored_alone_and_the_slow_one_last(
+    start_execution: Callable[..., Execution],
+):
+    link = LinkToSlowRows()
+    pump = make_pump(link)
+    ended = [
+        Outcome(start_execution(claim_number=number), JobCompletion.success())
+        for number in (SLOW, 2, 3)
+    ]
+    for outcome in ended:
+        outcome.execution.end()
+    pump._outcomes = ended
+
+    while pump._settling.kept() or pump._outcomes:
+        pump._step()
+
+    # Each was tried alone; the slow one comes again behind the others.
+    assert link.rounds == [[SLOW, 2, 3], [SLOW], [2], [3], [SLOW], [SLOW]]
+
+
+def test_outcome_that_was_tried_alone_in_vain_rests_and_the_others_do_not(
+    start_execution: Callable[..., Execution],
+):
+    pump = make_pump(LinkToSlowRows())
+    slow, small = (
+        Outcome(start_execution(claim_number=number), JobCompletion.success())
+        for number in (SLOW, 2)
+    )
+    slow.execution.cut_offs = 1
+    pump._settling.alone = [slow]
+
+    pump._settling.rest_alone(10.0)
+
+    assert pump._settling.take_alone() == []
+    assert 30 < pump._settling.seconds_until_alone() <= 40
+    pump._settling.alone.append(small)
+    assert pump._settling.seconds_until_alone() == 0
+    assert pump._settling.take_alone() == [small]
+
+
+def test_outcome_that_waits_for_a_round_of_its_own_keeps_its_slot(
+    start_execution: Callable[..., Execution],
+):
+    pump = make_pump(LinkToSlowRows())
+    free = pump._claimable()
+    slow = Outcome(start_execution(claim_number=SLOW), JobCompletion.success())
+    slow.execution.end()
+    pump._outcomes = [slow]
+
+    pump._step()
+    pump._step()
+
+    assert pump._settling.keep_alone_back(pump._outcomes) == []
+    assert pump._claimable() == free - 1
+
+
+def test_outcome_that_was_cut_off_alone_waits_behind_those_that_were_not(
+    start_execution: Callable[..., Execution],
+):
+    link = LinkToSlowRows()
+    pump = make_pump(link)
+    slow, small = (
+        Outcome(start_execution(claim_number=number), JobCompletion.success())
+        for number in (SLOW, 2)
+    )
+    slow.execution.cut_offs = 2
+    slow.execution.is_stored_alone = small.execution.is_stored_alone = True
+    pump._outcomes = [slow, small]
+
+    pump._step()
+    pump._step()
+
+    assert link.rounds == [[2], [SLOW]]

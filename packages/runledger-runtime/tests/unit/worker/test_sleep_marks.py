@@ -69,6 +69,24 @@ def test_queue_is_looked_at_once_more_after_the_marks_were_taken(listener: Liste
     assert marks.are_held
 
 
+def test_first_polls_are_short_each_time_the_marks_were_taken(listener: Listener):
+    marks = RecordedMarks(listener)
+    sleep = Sleep(marks, poll_interval_seconds=50.0)
+    for _ in range(5):
+        sleep.is_over()
+        sleep.after_claim(EMPTY)
+    asleep_by_polling = sleep.seconds_left()
+
+    listener.is_proven = True
+    for _ in range(2):
+        sleep.is_over()
+        sleep.after_claim(EMPTY)
+
+    assert asleep_by_polling > 1
+    assert marks.are_held
+    assert 0 < sleep.seconds_left() < 0.1
+
+
 def test_marks_are_dropped_when_something_was_claimed(listener: Listener):
     marks = RecordedMarks(listener)
     listener.is_proven = True

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from runledger_core import CancelReason, JobFailure, JobFailureKind
+from runledger_runtime.event_loop import EventLoop
 from runledger_runtime.worker._book import LeaseBook
 from runledger_runtime.worker._execution import Ending, Execution
 from runledger_runtime.worker._timekeeper import Timekeeper
@@ -14,7 +15,12 @@ def test_handler_is_told_at_its_deadline_and_given_up_after_the_grace_period(
     start_execution: Callable[..., Execution],
 ):
     delivered = []
-    keeper = Timekeeper(LeaseBook(), lambda *end: delivered.append(end), grace_seconds=GRACE)
+    keeper = Timekeeper(
+        LeaseBook(),
+        lambda *end: delivered.append(end),
+        event_loop=EventLoop(),
+        grace_seconds=GRACE,
+    )
     execution = start_execution(timeout_seconds=60)
 
     keeper._look(execution, execution.deadline_at - 0.001)

@@ -6,9 +6,9 @@ import time
 import psycopg
 import pytest
 
-from runledger_runtime.engine import ConnectionCount
 from runledger_runtime.errors import TooFewConnections
 from runledger_runtime.health import LoopHealth, LoopState
+from runledger_runtime.shortage import ConnectionShortage
 
 NO_ROOM = psycopg.OperationalError("FATAL:  sorry, too many clients already")
 AWAY = psycopg.OperationalError("connection refused")
@@ -38,62 +38,82 @@ def health() -> LoopHealth:
     ],
 )
 def test_every_limit_is_recognised(health: LoopHealth, text: str):
-    count = ConnectionCount(["pump", "listener"], health)
+    shortage = ConnectionShortage(["pump", "listener"], health)
 
-    count.failed("listener", psycopg.OperationalError(f"connection failed: {text}"))
+    shortage.failed("listener", psycopg.OperationalError(f"connection failed: {text}"))
 
     assert health.status(LoopState.RUNNING).missing_connections == ("listener",)
-    assert count.verdict is None
+    assert shortage.verdict is None
 
 
 def test_state_of_too_many_connections_counts_in_any_language(health: LoopHealth):
-    count = ConnectionCount(["pump"], health)
+    shortage = ConnectionShortage(["pump"], health)
 
-    count.failed("pump", psycopg.errors.TooManyConnections("schon zu viele"))
+    shortage.failed("pump", psycopg.errors.TooManyConnections("schon zu viele"))
 
     assert health.status(LoopState.RUNNING).missing_connections == ("pump",)
+
+
+def test_other_state_is_no_shortage_whatever_the_text_says(health: LoopHealth):
+    shortage = ConnectionShortage(["pump"], health)
+
+    shortage.failed("pump", psycopg.errors.CannotConnectNow("not yet: too many clients"))
+
+    assert health.status(LoopState.RUNNING).missing_connections == ()
+
+
+def test_server_of_another_language_is_taken_for_one_that_is_away(
+    health: LoopHealth, clock: list[float]
+):
+    shortage = ConnectionShortage(["pump"], health)
+
+    for _ in range(100):
+        shortage.failed("pump", psycopg.OperationalError("FATAL:  tut mir leid, schon zu viele"))
+        clock[0] += 15
+
+    assert shortage.verdict is None
 
 
 def test_minute_without_ever_getting_one_is_the_end(health: LoopHealth, clock: list[float]):
     told = threading.Event()
-    count = ConnectionCount(["pump", "listener"], health, on_verdict=told.set)
-    count.opened("pump")
+    shortage = ConnectionShortage(["pump", "listener"], health, on_verdict=told.set)
+    shortage.opened("pump")
 
-    count.failed("listener", NO_ROOM)
+    shortage.failed("listener", NO_ROOM)
     clock[0] += 59.9
-    count.failed("listener", NO_ROOM)
-    assert count.verdict is None
+    shortage.failed("listener", NO_ROOM)
+    assert shortage.verdict is None
     clock[0] += 0.1
-    count.failed("listener", NO_ROOM)
+    shortage.failed("listener", NO_ROOM)
 
-    assert count.verdict == TooFewConnections(2, ("listener",))
+    assert shortage.verdict == TooFewConnections(2, ("listener",))
     assert told.is_set()
 
 
 def test_connection_that_was_there_once_is_waited_for(health: LoopHealth, clock: list[float]):
-    count = ConnectionCount(["pump"], health)
-    count.opened("pump")
+    shortage = ConnectionShortage(["pump"], health)
+    shortage.opened("pump")
 
     for _ in range(100):
-        count.failed("pump", NO_ROOM)
+        shortage.failed("pump", NO_ROOM)
         clock[0] += 15
 
-    assert count.verdict is None
+    assert shortage.verdict is None
     assert health.status(LoopState.RUNNING).missing_connections == ("pump",)
-    count.opened("pump")
+    shortage.opened("pump")
     assert health.status(LoopState.RUNNING).missing_connections == ()
 
 
 def test_server_that_was_away_meanwhile_starts_the_minute_anew(
     health: LoopHealth, clock: list[float]
 ):
-    count = ConnectionCount(["pump"], health)
+    shortage = ConnectionShortage(["pump"], health)
 
-    count.failed("pump", NO_ROOM)
+    shortage.failed("pump", NO_ROOM)
     clock[0] += 59
-    count.failed("pump", AWAY)
+    shortage.failed("pump", AWAY)
     assert health.status(LoopState.RUNNING).missing_connections == ()
     clock[0] += 59
-    count.failed("pump", NO_ROOM)
+    shortage.failed("pump", NO_ROOM)
 
-    assert count.verdict is None
+    assert shortage.verdict is None

@@ -1,0 +1,19 @@
+"""JSON that a verb is given on the command line or over the standard input."""
+
+from __future__ import annotations
+
+import sys
+
+from runledger_core import JsonValue, decode_json
+
+
+def decode_argument(text: str, *, field: str) -> JsonValue:
+    """Return the value of JSON; `-` stands for what comes over the standard input.
+
+    Raises:
+        ValidationError: An `input.*` code that names the field.
+    """
+    if text == "-":
+        # Bytes that are no UTF-8 become what the decoder refuses by name.
+        text = sys.stdin.buffer.read().decode(errors="surrogateescape")
+    return decode_json(text, field=field)

@@ -1,0 +1,80 @@
+"""One attempt of an `async def` handler, a task of the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeAlias
+
+from ..registry import AsyncHandler
+from ._attempt import give_back, is_shut_down, run_attempt_async, unentered_attempt
+from ._execution import Ending, Execution, Outcome
+
+_Ended: TypeAlias = tuple[Ending, Outcome | None]
+
+
+class CoroutineAttempt:
+    """Runs a coroutine until it ends; really cancels it when its handler should stop."""
+
+    def __init__(
+        self,
+        execution: Execution,
+        handler: AsyncHandler,
+        *,
+        deliver: Callable[[Execution, Ending, Outcome | None], None],
+        context: contextvars.Context,
+        running: set[CoroutineAttempt],
+    ) -> None:
+        """Take the execution, whose cancellation comes here from now on.
+
+        Args:
+            running: Holds the attempt while it runs.
+        """
+        self._execution = execution
+        self._handler = handler
+        self._deliver = deliver
+        self._context = context
+        self._running = running
+        self._task: asyncio.Task[_Ended] | None = None
+        self._is_told = False
+        execution.interrupt = self._interrupt
+
+    def begin(self) -> None:
+        """Start the coroutine; call this on the loop."""
+        self._task = asyncio.get_running_loop().create_task(
+            run_attempt_async(self._execution, self._handler), context=self._context
+        )
+        self._running.add(self)
+        self._task.add_done_callback(self._ended)
+        if self._execution.is_cancelled:
+            # The loop was blocked for so long; the handler is not entered any more.
+            self._cancel()
+
+    def _interrupt(self) -> None:
+        task = self._task
+        # Before it has one: `begin` looks itself.
+        if task is not None:
+            with suppress(RuntimeError):
+                task.get_loop().call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        # Once: a coroutine may go on for the grace period, to clean up.
+        if self._task is not None and not self._is_told:
+            self._is_told = True
+            self._task.cancel()
+
+    def _ended(self, task: asyncio.Task[_Ended]) -> None:
+        self._running.discard(self)
+        self._execution.interrupt = None
+        # Cancelled before its first step, it was never entered.
+        ending, outcome = unentered_attempt(self._execution) if task.cancelled() else task.result()
+        if is_shut_down(outcome):
+            # A round trip, which must not block the loop.
+            task.get_loop().run_in_executor(None, self._give_back, outcome)
+        else:
+            self._deliver(self._execution, ending, outcome)
+
+    def _give_back(self, outcome: Outcome) -> None:
+        self._deliver(self._execution, Ending.RETURNED, give_back(outcome))

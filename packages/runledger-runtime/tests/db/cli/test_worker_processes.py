@@ -1,0 +1,265 @@
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from runledger_core import JobEnqueue, JobStatus, Scope
+from runledger_postgres.jobs import enqueue_job, enqueue_jobs, get_job
+from runledger_postgres.workers import list_workers
+from runledger_runtime.cli._processes import WorkerProcesses
+
+APP = """
+import os
+import subprocess
+import time
+from runledger_runtime.catalog import JobCatalog
+
+catalog = JobCatalog()
+
+@catalog.job("pid")
+def pid(context, payload):
+    with open("pids", "a") as file:
+        file.write(f"{os.getpid()}\\n")
+
+@catalog.job("meet")
+def meet(context, payload):
+    pid(context, payload)
+    # The other job has to run in the other process.
+    while len(set(open("pids").read().split())) < 2:
+        context.raise_if_cancelled()
+        context.wait(0.02)
+
+@catalog.job("crash", max_attempts=1)
+def crash(context, payload):
+    os._exit(9)
+
+@catalog.job("stdin")
+def read_stdin(context, payload):
+    subprocess.run(["cat"], timeout=20, check=True)
+    pid(context, payload)
+
+@catalog.job("slow")
+def slow(context, payload):
+    with open("slow", "a") as file:
+        file.write("began\\n")
+    time.sleep(payload["seconds"])
+"""
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+class Parent:
+    def __init__(self, process: "subprocess.Popen[str]", folder: Path) -> None:
+        self.process = process
+        self.folder = folder
+        self.lines: list[str] = []
+
+    def until(self, pattern: str, *, times: int = 1) -> None:
+        assert self.process.stderr is not None
+        seen = 0
+        for line in self.process.stderr:
+            self.lines.append(line)
+            seen += bool(re.search(pattern, line))
+            if seen == times:
+                return
+        pytest.fail(f"never said {pattern}: {self.lines}")
+
+    def end(self) -> tuple[int, str]:
+        _, stderr = self.process.communicate(timeout=30)
+        return self.process.returncode, "".join(self.lines) + stderr
+
+    def pids(self) -> list[int]:
+        file = self.folder / "pids"
+        return [int(line) for line in file.read_text().split()] if file.exists() else []
+
+    def children(self) -> list[int]:
+        file = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        return [int(pid) for pid in file.read_text().split()]
+
+
+@pytest.fixture
+def start(runledger_database, tmp_path) -> Iterator[Callable[..., Parent]]:
+    (tmp_path / "shop.py").write_text(APP)
+    parents: list[Parent] = []
+
+    def start_parent(*arguments: str, processes: int = 2) -> Parent:
+        command = [sys.executable, "-m", "runledger_runtime.cli", "worker", "--app", "shop:catalog"]
+        process = subprocess.Popen(
+            [*command, "--processes", str(processes), *arguments],
+            cwd=tmp_path,
+            env=os.environ | {"DATABASE_URL": runledger_database.dsn},
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        parent = Parent(process, tmp_path)
+        parents.append(parent)
+        return parent
+
+    yield start_parent
+    for parent in parents:
+        with suppress(ProcessLookupError):
+            parent.process.kill()
+        parent.process.communicate()
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+READY = "end it with Ctrl-C or SIGTERM"
+
+
+def test_processes_share_the_work_and_stop_together(start, runledger_pool):
+    parent = start("--concurrency", "1")
+    parent.until(READY, times=2)
+    enqueue_jobs(runledger_pool, [JobEnqueue("meet", {})] * 2)
+    until(lambda: len(parent.pids()) == 2)
+    children = parent.children()
+
+    parent.process.send_signal(signal.SIGTERM)
+    code, stderr = parent.end()
+
+    assert code == 0
+    assert set(parent.pids()) == set(children)
+    assert stderr.count("worker stopped") == 2
+    assert list_workers(runledger_pool) == []
+
+
+def test_process_that_dies_is_started_again(start, runledger_pool):
+    parent = start()
+    parent.until(READY, times=2)
+    before = set(parent.children())
+
+    os.kill(min(before), signal.SIGKILL)
+    parent.until("was ended by SIGKILL; another starts in 1 s")
+    parent.until(READY)
+    after = set(parent.children())
+    parent.process.terminate()
+
+    assert parent.end()[0] == 0
+    assert len(after) == 2
+    assert len(after & before) == 1
+
+
+def test_pause_before_a_restart_grows_while_a_process_keeps_dying(start, runledger_pool):
+    parent = start("--concurrency", "1", processes=2)
+    parent.until(READY, times=2)
+    (survivor, victim) = sorted(parent.children())
+    os.kill(victim, signal.SIGKILL)
+    parent.until("another starts in 1 s")
+    parent.until(READY)
+    (victim,) = set(parent.children()) - {survivor}
+    os.kill(victim, signal.SIGKILL)
+
+    parent.until("another starts in 2 s")
+    parent.process.terminate()
+
+    assert parent.end()[0] == 0
+
+
+def test_second_signal_ends_running_handlers_with_code_70(start, runledger_pool):
+    parent = start("--concurrency", "1")
+    parent.until(READY, times=2)
+    job = enqueue_job(runledger_pool, JobEnqueue("slow", {"seconds": 600}))
+    until((parent.folder / "slow").exists)
+
+    parent.process.send_signal(signal.SIGINT)
+    parent.until("worker stopped")
+    parent.process.send_signal(signal.SIGINT)
+
+    assert parent.end()[0] == 70
+    stored = get_job(runledger_pool, job.id, scope=Scope.ADMIN)
+    assert stored is not None
+    assert stored.status is JobStatus.LEASED
+
+
+def test_workers_stop_when_their_parent_is_killed(start, runledger_pool):
+    parent = start()
+    parent.until(READY, times=2)
+    until(lambda: len(list_workers(runledger_pool)) == 2)
+
+    parent.process.kill()
+
+    until(lambda: list_workers(runledger_pool) == [])
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_burst_ends_when_nothing_is_due(start, runledger_pool, processes):
+    assert start("--burst", processes=1).end()[0] == 0
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    enqueue_jobs(runledger_pool, [JobEnqueue("pid", {}) for _ in range(30)])
+    later = enqueue_job(runledger_pool, JobEnqueue("slow", {"seconds": 600}, next_run_at=tomorrow))
+
+    parent = start("--burst", processes=processes)
+
+    assert parent.end()[0] == 0
+    assert len(parent.pids()) == 30
+    stored = get_job(runledger_pool, later.id, scope=Scope.ADMIN)
+    assert stored is not None
+    assert stored.status is JobStatus.PENDING
+
+
+def test_program_that_a_handler_runs_finds_stdin_empty(start, runledger_pool):
+    parent = start()
+    parent.until(READY, times=2)
+
+    enqueue_job(runledger_pool, JobEnqueue("stdin", {}))
+
+    until(parent.pids)
+
+
+def test_stop_before_the_processes_have_begun_is_no_failure(start):
+    parent = start()
+    until(lambda: len(parent.children()) == 2)
+
+    parent.process.send_signal(signal.SIGTERM)
+
+    assert parent.end()[0] == 0
+
+
+def test_process_that_the_system_has_no_room_for_is_tried_again(monkeypatch, capfd):
+    popen, tries = subprocess.Popen, []
+
+    def refuse_once(*arguments, **options):
+        tries.append(arguments)
+        if len(tries) == 2:
+            raise BlockingIOError
+        return popen(*arguments, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", refuse_once)
+    monkeypatch.setattr("runledger_runtime.cli._processes._FIRST_PAUSE_SECONDS", 0.01)
+    workers = WorkerProcesses(
+        1,
+        lambda number: ["--help"] if len(tries) else ["no-such-command"],
+        environment={},
+        shutdown_timeout=1,
+        restarts_success=False,
+    )
+
+    assert workers.run() == 0
+    assert len(tries) == 3
+    assert "worker process 1 could not start (BlockingIOError)" in capfd.readouterr().err
+
+
+def test_taken_port_of_one_process_is_refused_before_any_starts(start):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        code, stderr = start("--health-port", str(port)).end()
+
+    assert code == 1
+    assert stderr.startswith(f"error: health.port_unavailable: cannot listen on port {port} of")
+    assert READY not in stderr

@@ -1,0 +1,142 @@
+"""What an aborted stop does to attempts: none is used up by it, where that can be helped."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from psycopg_pool import ConnectionPool
+
+from runledger_core import JobEnqueue, JobFailure
+from runledger_postgres import enqueue_job
+from runledger_runtime.errors import LoopExit
+
+STATE = (
+    "SELECT status::text || ' ' || attempt || ' ' || coalesce(last_error_code, '-')"
+    " FROM runledger.job_queue"
+)
+WAITING = (
+    "SELECT count(*) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+)
+
+
+def abort_in(start_worker: Any, pool: ConnectionPool[Any], leave: Any) -> None:
+    """Run a job until it waits, abort the stop, and have it left by `leave`."""
+    began = threading.Event()
+
+    def handler(context: Any, payload: Any) -> None:
+        began.set()
+        assert context.wait(60)
+        leave(context)
+
+    worker = start_worker({"jobs.patient": handler})
+    enqueue_job(pool, JobEnqueue("jobs.patient", {}))
+    assert began.wait(30)
+    worker.stop.abort()
+    assert worker.end() is LoopExit.SHUTDOWN
+
+
+@pytest.mark.core
+def test_handler_that_leaves_when_told_gets_its_attempt_back(
+    runledger_pool: ConnectionPool[Any], start_worker: Any, look: Any
+) -> None:
+    abort_in(start_worker, runledger_pool, lambda context: context.raise_if_cancelled())
+
+    assert look(STATE) == "PENDING 0 -"
+    assert look("SELECT count(*) FROM runledger.job_attempts") == 0
+    assert look("SELECT status_reason FROM runledger.job_queue") == "SHUTDOWN"
+
+
+def test_statement_that_the_abort_cancelled_uses_up_no_attempt(
+    runledger_pool: ConnectionPool[Any], start_worker: Any, look: Any, eventually: Any
+) -> None:
+    def handler(context: Any, _payload: Any) -> None:
+        with context.connection() as connection:
+            connection.execute("SELECT pg_sleep(60)")
+
+    worker = start_worker({"jobs.busy": handler})
+    enqueue_job(runledger_pool, JobEnqueue("jobs.busy", {}))
+    sleeping = (
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND wait_event = 'PgSleep'"
+    )
+    eventually(lambda: look(sleeping) == 1)
+
+    worker.stop.abort()
+
+    assert worker.end() is LoopExit.SHUTDOWN
+    assert look(STATE) == "PENDING 0 -"
+
+
+def test_row_that_another_transaction_holds_for_a_moment_uses_up_no_attempt(
+    runledger_pool: ConnectionPool[Any],
+    runledger_database: Any,
+    start_worker: Any,
+    look: Any,
+    eventually: Any,
+) -> None:
+    began = threading.Event()
+
+    def handler(context: Any, _payload: Any) -> None:
+        began.set()
+        assert context.wait(60)
+        context.raise_if_cancelled()
+
+    worker = start_worker({"jobs.patient": handler})
+    enqueue_job(runledger_pool, JobEnqueue("jobs.patient", {}))
+    assert began.wait(30)
+    holder = runledger_database.connect()
+    holder.execute("SELECT FROM runledger.job_queue FOR UPDATE")
+
+    worker.stop.abort()
+    eventually(lambda: look(WAITING) == 1)
+    holder.rollback()
+
+    assert worker.end() is LoopExit.SHUTDOWN
+    assert look(STATE) == "PENDING 0 -"
+
+
+def test_attempt_that_has_stored_progress_is_on_record_and_tried_again(
+    runledger_pool: ConnectionPool[Any], start_worker: Any, look: Any
+) -> None:
+    began = threading.Event()
+
+    def handler(context: Any, _payload: Any) -> None:
+        context.progress(1, 2)
+        began.set()
+        context.wait(60)
+        context.raise_if_cancelled()
+
+    worker = start_worker({"jobs.patient": handler})
+    enqueue_job(runledger_pool, JobEnqueue("jobs.patient", {}))
+    assert began.wait(30)
+
+    worker.stop.abort()
+
+    assert worker.end() is LoopExit.SHUTDOWN
+    assert look(STATE) == "PENDING 1 job.worker_shutdown"
+
+
+def test_failure_of_its_own_counts_though_the_handler_was_told(
+    runledger_pool: ConnectionPool[Any], start_worker: Any, look: Any
+) -> None:
+    def fail(_context: Any) -> None:
+        raise JobFailure.terminal("test.no", "no")
+
+    abort_in(start_worker, runledger_pool, fail)
+
+    assert look(STATE) == "DEAD_LETTERED 1 test.no"
+
+
+def test_attempt_is_on_record_where_the_pool_cannot_give_it_back(
+    runledger_pool: ConnectionPool[Any], start_worker: Any, look: Any
+) -> None:
+    def leave(context: Any) -> None:
+        runledger_pool.close()
+        context.raise_if_cancelled()
+
+    abort_in(start_worker, runledger_pool, leave)
+
+    assert look(STATE) == "PENDING 1 job.worker_shutdown"
