@@ -90,9 +90,7 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
             "A gate is completed as SUCCEEDED, FAILED or CANCELED."
         ),
         WORKFLOW_EXTERNAL_STEP_OUTPUT_INVALID_STATUS: "Only a gate that succeeded has an output.",
-        WORKFLOW_INTERNAL_STATE: (
-            "What is stored of a run contradicts itself, or a trigger keeps a change from its rows."
-        ),
+        WORKFLOW_INTERNAL_STATE: "What is stored of a run contradicts itself.",
         WORKFLOW_INVALID_DAG_CYCLE: "Steps wait for each other; `cycle` names them.",
         WORKFLOW_INVALID_DAG_DEPENDENCY_COUNT_OVERFLOW: "A step has too many prerequisites.",
         WORKFLOW_INVALID_DAG_DEPENDENCY_STEP_KEY_BLANK: "The key of a prerequisite is blank.",
@@ -133,9 +131,7 @@ NEXT_STEPS: Final[Mapping[str, str]] = MappingProxyType(
         JOB_FAILED: "Give the `JobFailure` a code that operators can tell from others.",
         JOB_SCHEDULE_INVALID_CRON: "Write what the schedules guide describes.",
         WORKFLOW_DEPENDENCY_UNSATISFIED: "Look at the steps before it: one failed or was canceled.",
-        WORKFLOW_INTERNAL_STATE: (
-            "Verify the run, whose rows were changed around the API; or look at triggers."
-        ),
+        WORKFLOW_INTERNAL_STATE: "Verify the run, whose rows were changed around the API.",
         WORKFLOW_INVALID_DAG_TOO_LARGE: "Keep the values elsewhere and pass references.",
     }
 )

@@ -8,10 +8,10 @@ from typing import Final, LiteralString
 KEPT_BACK: Final = "runledger: rows were kept back"
 
 
-def one_if_whole(condition: LiteralString) -> LiteralString:
-    """Return an expression that is 1 if all was written, and otherwise fails.
+def whole_or_error(condition: LiteralString) -> LiteralString:
+    """Return an expression that is true if all was written, and otherwise fails.
 
-    The statement is undone by that, without a further trip before COMMIT. A CASE in a text: what is
-    constant the planner would evaluate, and fail always.
+    The statement is undone by that, without a further trip before COMMIT: as `db.rows_kept_back`. A
+    CASE in a text: what is constant the planner would evaluate, and fail always.
     """
-    return f"(CASE WHEN {condition} THEN '1' ELSE '{KEPT_BACK}' END)::int4"
+    return f"(CASE WHEN {condition} THEN 'true' ELSE '{KEPT_BACK}' END)::bool"

@@ -191,7 +191,7 @@ _SQLSTATE_CLASSES: Final[dict[str, ConstraintSpec]] = {
 
 _INVALID_TEXT: Final = "22P02"
 _ROWS_KEPT_BACK: Final = ConstraintSpec(
-    "workflow.internal_state", _I, "a trigger keeps a part of the workflow from its rows"
+    "db.rows_kept_back", _I, "a trigger of the database keeps rows back; nothing was changed"
 )
 
 _UNAVAILABLE: Final = _SQLSTATE_CLASSES["08"]

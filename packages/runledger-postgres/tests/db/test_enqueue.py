@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runledger_core import JobEnqueue, JobStage, Scope, ValidationError, raise_limits
+from runledger_core import InternalError, JobEnqueue, JobStage, Scope, ValidationError, raise_limits
 from runledger_core import limits as core_limits
 from runledger_postgres import enqueue_job, enqueue_jobs, get_job
 from runledger_postgres.jobs import JobRecord, _enqueue
@@ -27,6 +27,11 @@ INSERT_DEFINITIONS = """
     INSERT INTO runledger.job_definitions
         (job_type, default_priority, max_attempts, default_timeout_seconds, is_enabled)
     VALUES ('test.job', 7, 4, 60, true), ('test.other', 1, 1, 1, true), ('test.off', 1, 1, 1, false)
+"""
+KEEP_JOBS_BACK = """
+    CREATE FUNCTION public.keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+    CREATE TRIGGER keep BEFORE INSERT ON runledger.job_queue FOR EACH ROW
+        WHEN (NEW.job_type = 'test.job') EXECUTE FUNCTION public.keep();
 """
 
 
@@ -141,6 +146,32 @@ def test_batch_with_an_unknown_type_stores_nothing_and_names_the_first(pool, obs
         2,
     )
     assert observer.jobs() == 0
+
+
+@pytest.mark.parametrize("key", [None, "key"])
+@pytest.mark.parametrize("others", [0, 2])
+def test_job_that_a_trigger_of_the_host_keeps_from_its_row_is_no_job(
+    pool, runledger_database, observer, key, others
+):
+    requests = [JobEnqueue("test.other", {})] * others
+    requests.insert(1, JobEnqueue("test.job", {}, idempotency_key=key))
+    with runledger_database.connect() as connection:
+        connection.execute(KEEP_JOBS_BACK)
+        connection.commit()
+
+        with pytest.raises(InternalError) as caught:
+            enqueue_jobs(connection, requests)
+        connection.commit()
+        left = observer.jobs()
+        connection.execute("DROP FUNCTION public.keep CASCADE")
+        enqueue_jobs(connection, requests)
+        connection.commit()
+
+    assert caught.value.code == {
+        None: "db.rows_kept_back",
+        "key": "job.idempotency_conflict_missing_existing",
+    }.get(key)
+    assert (left, observer.jobs()) == (0, others + 1)
 
 
 def test_no_requests_need_no_database():

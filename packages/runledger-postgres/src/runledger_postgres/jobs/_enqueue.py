@@ -12,6 +12,7 @@ from runledger_core import EnqueueDisposition, ErrorCategory, JobEnqueue
 from .._database import Database
 from .._rows import Statement
 from .._session import Bound, run
+from .._whole import whole_or_error
 from ..errors import QueryError, refusal
 from ..wakeup import COUNT_WOKEN
 from ._enqueue_keyed import enqueue_keyed_jobs
@@ -29,7 +30,14 @@ class EnqueuedRow:
     id: UUID
     undefined_entry: int | None
     woken: int
+    is_whole: bool
 
+
+# A trigger of the host may have kept a job from its row.
+_IS_WHOLE: Final = """
+    (SELECT count(*) FROM made_due) = (SELECT count(*) FROM requested)
+    OR (SELECT u.entry FROM undefined AS u) IS NOT NULL
+"""
 
 ENQUEUE_JOBS: Final = Statement(
     f"""
@@ -47,7 +55,11 @@ ENQUEUE_JOBS: Final = Statement(
         ORDER BY r.entry
         RETURNING job_type, is_ready
     )
-    SELECT r.id, (SELECT u.entry FROM undefined AS u) AS undefined_entry, ({COUNT_WOKEN}) AS woken
+    SELECT
+        r.id,
+        (SELECT u.entry FROM undefined AS u) AS undefined_entry,
+        ({COUNT_WOKEN}) AS woken,
+        {whole_or_error(_IS_WHOLE)} AS is_whole
     FROM requested AS r
     ORDER BY r.entry
     """,
@@ -67,6 +79,7 @@ def enqueue_job(db: Database, request: JobEnqueue) -> EnqueuedJob:
             `db.unsupported_connection` and its like for a connection that cannot be used.
         ConflictError: `job.idempotency_conflict` if the key belongs to a different request;
             `job.legacy_idempotency_snapshot_missing` if that row predates snapshots.
+        InternalError: `db.rows_kept_back` if a trigger of the host keeps the job from its row.
         UnavailableError: `db.outcome_unknown` if the connection died while committing. An unkeyed
             enqueue must not be repeated blindly then; a keyed one may be.
 

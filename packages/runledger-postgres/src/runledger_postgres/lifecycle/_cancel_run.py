@@ -20,7 +20,7 @@ from .._arguments import check_lock_timeout
 from .._database import Database
 from .._rows import Statement
 from .._session import DEFAULT_LOCK_TIMEOUT_MS, Bound, transaction
-from .._whole import one_if_whole
+from .._whole import whole_or_error
 from ..errors import QueryError, refusal
 from ..workflows._held_run import hold_run, lock_run
 from ..workflows._waiters import COUNT_WAITERS_WOKEN
@@ -55,6 +55,7 @@ class CanceledRunRow:
     canceled_jobs: int
     notified: int
     waiters_woken: int
+    is_whole: bool
 
 
 # What a failed attempt left is kept, unless the cancel says more.
@@ -121,10 +122,11 @@ CANCEL_WORKFLOW_RUN: Final = Statement(
         RETURNING w.id
     )
     SELECT
-        n.steps * {one_if_whole(_IS_WHOLE)} AS canceled_steps,
+        n.steps AS canceled_steps,
         (SELECT count(*)::int4 FROM written) AS canceled_jobs,
         ({COUNT_NOTIFIED}) AS notified,
-        ({COUNT_WAITERS_WOKEN}) AS waiters_woken
+        ({COUNT_WAITERS_WOKEN}) AS waiters_woken,
+        {whole_or_error(_IS_WHOLE)} AS is_whole
     FROM counted AS n
     """,
     CanceledRunRow,
@@ -164,7 +166,7 @@ def cancel_workflow_run(
         NotFoundError: `workflow.run_not_found` if no run of that id is in scope.
         ValidationError: `workflow.cancel_unsupported_isolation` outside READ COMMITTED, or an
             `input.*` code that names the argument.
-        InternalError: `workflow.internal_state` if a trigger of the host keeps rows back; nothing
+        InternalError: `db.rows_kept_back` if a trigger of the host keeps rows back; nothing
             is changed.
         UnavailableError: `db.lock_timeout`, `db.unavailable`, `db.outcome_unknown`; the same call
             may be repeated.

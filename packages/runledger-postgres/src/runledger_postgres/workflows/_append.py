@@ -141,7 +141,7 @@ def append_workflow_steps(
             gate; `workflow.append_terminal_run`; `workflow.definition_not_found_or_disabled`, with
             `entry_index`; `workflow.append_unsupported_isolation` outside READ COMMITTED.
         WorkflowBuildError: A key exists already, or a prerequisite does not.
-        InternalError: `workflow.internal_state` if a trigger of the host keeps rows back; nothing
+        InternalError: `db.rows_kept_back` if a trigger of the host keeps rows back; nothing
             is changed.
         UnavailableError: `db.unavailable`, `db.outcome_unknown`; the same append may be repeated.
 

@@ -18,7 +18,7 @@ from runledger_core.workflows import (
 
 from .._rows import Statement, column
 from .._session import Bound
-from .._whole import one_if_whole
+from .._whole import whole_or_error
 from ..wakeup import COUNT_WOKEN
 from ._graph import (
     INSERT_EDGES,
@@ -55,6 +55,7 @@ class AppendedRow:
     step_ids: list[UUID]
     undefined_entry: int | None
     woken: int
+    is_whole: bool
 
 
 READ_NAMED_STEPS: Final = Statement(
@@ -125,7 +126,8 @@ APPEND_STEPS: Final = Statement(
     SELECT
         ARRAY(SELECT r.id FROM resolved AS r ORDER BY r.entry) AS step_ids,
         u.entry AS undefined_entry,
-        ({COUNT_WOKEN}) * {one_if_whole(_IS_WHOLE)} AS woken
+        ({COUNT_WOKEN}) AS woken,
+        {whole_or_error(_IS_WHOLE)} AS is_whole
     FROM undefined AS u
     """,
     AppendedRow,
@@ -150,7 +152,7 @@ def insert_steps(
 
     Raises:
         ValidationError: `workflow.definition_not_found_or_disabled`.
-        InternalError: `workflow.internal_state` if a trigger of the host kept rows back.
+        InternalError: `db.rows_kept_back` if a trigger of the host kept rows back.
     """
     ends = {key: row.status for key, row in stored.items()}
     new = NewSteps(

@@ -52,7 +52,7 @@ def enqueue_workflow_run(
             for a trace context that cannot be one.
         ConflictError: `workflow.enqueue_conflicting_retry` if the key belongs to another request;
             `workflow.legacy_idempotency_snapshot_missing` if that run predates snapshots.
-        InternalError: `workflow.internal_state` if a trigger of the host keeps rows back; nothing
+        InternalError: `db.rows_kept_back` if a trigger of the host keeps rows back; nothing
             is stored.
         UnavailableError: `db.outcome_unknown` if the connection died while committing. An unkeyed
             enqueue must not be repeated blindly then; a keyed one may be. `db.lock_timeout` if the

@@ -17,7 +17,7 @@ from runledger_core.workflows import (
 
 from .._rows import Statement
 from .._session import IS_READ_COMMITTED
-from .._whole import one_if_whole
+from .._whole import whole_or_error
 from ..wakeup import COUNT_WOKEN
 from ._graph import (
     INSERT_EDGES,
@@ -40,6 +40,7 @@ class EnqueuedRunRow:
     verdict: str
     undefined_entry: int | None
     woken: int
+    is_whole: bool
 
 
 # Two lookups, so that each can use its own partial unique index, and no lock.
@@ -162,7 +163,8 @@ ENQUEUE_WORKFLOW_RUNS: Final = Statement(
             ELSE 'EXISTING'
         END AS verdict,
         (SELECT u.entry FROM undefined AS u) AS undefined_entry,
-        ({COUNT_WOKEN}) * {one_if_whole(_IS_WHOLE)} AS woken
+        ({COUNT_WOKEN}) AS woken,
+        {whole_or_error(_IS_WHOLE)} AS is_whole
     FROM judged AS j
     CROSS JOIN writes AS o
     ORDER BY j.entry

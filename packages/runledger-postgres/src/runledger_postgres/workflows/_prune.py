@@ -19,7 +19,7 @@ from .._database import Database
 from .._rows import Statement
 from .._scope import IN_SCOPE, scope_parameters
 from .._session import Bound, run, transaction
-from .._whole import one_if_whole
+from .._whole import whole_or_error
 from ..errors import QueryError
 
 _logger = logging.getLogger(__name__)
@@ -70,6 +70,7 @@ class PrunedRow:
     """How many runs were deleted."""
 
     runs: int
+    is_whole: bool
 
 
 # By idx_workflow_runs_finished, which the place of the last batch lets begin behind what was left.
@@ -174,7 +175,7 @@ PRUNE_WORKFLOW_RUNS: Final = Statement(
         WHERE d.id = ANY (i.ids)
         RETURNING d.id
     )
-    SELECT (SELECT count(*) FROM runs) * {one_if_whole(_IS_WHOLE)} AS runs
+    SELECT (SELECT count(*) FROM runs) AS runs, {whole_or_error(_IS_WHOLE)} AS is_whole
     """,
     PrunedRow,
 )

@@ -13,7 +13,7 @@ from typing import Final
 from runledger_core.workflows import DOOMED_CODE
 
 from .._rows import Statement
-from .._whole import one_if_whole
+from .._whole import whole_or_error
 from ..wakeup import COUNT_WOKEN
 from ._run_status import status_of
 from ._waiters import COUNT_WAITERS_WOKEN
@@ -25,6 +25,7 @@ class SettledRow:
 
     woken: int
     waiters_woken: int
+    is_whole: bool
 
 
 # What becomes of each step, in the order of their ids: so jobs are made, and claimed, in the order
@@ -118,16 +119,9 @@ _WRITTEN: Final = f"""
 """
 
 # Counters are changed by what this statement changes: the run's row is locked already, and so is as
-# this statement sees it. Its status follows from them. A trigger of the host may have kept the
-# write of a step or of a job from its row: then there is no count that fits, and the check of the
-# run's counters refuses all of the statement.
+# this statement sees it. Its status follows from them.
 _COUNTED: Final = f"""
-    , writes AS MATERIALIZED (
-        SELECT
-            (SELECT count(*) FROM written) = (SELECT count(*) FROM changed)
-            AND (SELECT count(*) FROM made_due) = (SELECT count(c.job_id) FROM changed AS c)
-                AS are_whole
-    ), sums AS MATERIALIZED (
+    , sums AS MATERIALIZED (
         SELECT
             c.workflow_run_id,
             count(*) FILTER (WHERE c.status IN ('SUCCEEDED', 'FAILED', 'CANCELED')) AS ended,
@@ -140,12 +134,11 @@ _COUNTED: Final = f"""
     ), counted AS MATERIALIZED (
         SELECT
             w.id,
-            (CASE WHEN o.are_whole THEN w.steps_open - m.ended ELSE -1 END)::int4 AS steps_open,
+            (w.steps_open - m.ended)::int4 AS steps_open,
             (w.steps_waiting_external + m.waiting)::int4 AS steps_waiting_external,
             (w.steps_failed + m.failed)::int4 AS steps_failed,
             (w.steps_canceled + m.canceled)::int4 AS steps_canceled
         FROM sums AS m
-        CROSS JOIN writes AS o
         CROSS JOIN LATERAL (
             SELECT r.* FROM runledger.workflow_runs AS r WHERE r.id = m.workflow_run_id OFFSET 0
         ) AS w
@@ -194,15 +187,20 @@ _COUNTED: Final = f"""
     )
 """
 
-# A run whose own row was kept back has no count that could be refused.
-_ARE_RUNS_WHOLE: Final = "(SELECT count(*) FROM runs) = (SELECT count(*) FROM counted)"
+# A trigger of the host may have kept the write of a step, a job or a run from its row.
+_IS_WHOLE: Final = """
+    (SELECT count(*) FROM written) = (SELECT count(*) FROM changed)
+    AND (SELECT count(*) FROM made_due) = (SELECT count(c.job_id) FROM changed AS c)
+    AND (SELECT count(*) FROM runs) = (SELECT count(*) FROM counted)
+"""
 
 SETTLE_STEPS: Final = Statement(
     f"""
     {_CHANGED} {_WRITTEN} {_COUNTED}
     SELECT
-        ({COUNT_WOKEN}) * {one_if_whole(_ARE_RUNS_WHOLE)} AS woken,
-        ({COUNT_WAITERS_WOKEN}) AS waiters_woken
+        ({COUNT_WOKEN}) AS woken,
+        ({COUNT_WAITERS_WOKEN}) AS waiters_woken,
+        {whole_or_error(_IS_WHOLE)} AS is_whole
     """,
     SettledRow,
 )

@@ -69,7 +69,7 @@ def test_released_step_and_its_job_are_written_both_or_neither(
     let_go(workflows)
     workflows.succeed(job)
 
-    assert (refused.value.code, usable) == ("workflow.internal_state", (1,))
+    assert (refused.value.code, usable) == ("db.rows_kept_back", (1,))
     assert after == before
     assert workflows.steps(run_id) == {"a": "SUCCEEDED", "b": "ENQUEUED"}
 
@@ -90,7 +90,7 @@ def test_round_is_refused_and_the_run_beside_it_is_stored_apart(workflows: Workf
     let_go(workflows)
     engine.round([success(jobs[bad])])
 
-    assert (refused.value.code, refused.value.is_transient) == ("workflow.internal_state", False)
+    assert (refused.value.code, refused.value.is_transient) == ("db.rows_kept_back", False)
     assert stored == ["SUCCEEDED", "ENQUEUED"]
     assert workflows.steps(bad) == {"a": "SUCCEEDED", "b": "ENQUEUED"}
 
@@ -112,7 +112,7 @@ def test_gate_stays_open_while_what_it_releases_cannot_be_written(workflows: Wor
     let_go(workflows)
     complete()
 
-    assert refused.value.code == "workflow.internal_state"
+    assert refused.value.code == "db.rows_kept_back"
     assert before == {"a": "WAITING_FOR_EXTERNAL", "b": "BLOCKED"}
     assert workflows.steps(run_id) == {"a": "SUCCEEDED", "b": "ENQUEUED"}
 
@@ -137,7 +137,7 @@ def test_run_of_which_a_part_cannot_be_canceled_is_not_canceled(
     let_go(workflows)
     cancel_workflow_run(workflows.pool, run_id, scope=Scope.ADMIN)
 
-    assert (refused.value.code, usable) == ("workflow.internal_state", (1,))
+    assert (refused.value.code, usable) == ("db.rows_kept_back", (1,))
     assert after == before
     assert workflows.steps(run_id) == dict.fromkeys(edges, "CANCELED")
 
@@ -153,7 +153,7 @@ def test_reaper_defers_the_run_whose_step_cannot_be_written_and_ends_the_others(
 
     result = reap_expired_leases(workflows.pool, limit=10, retry_delay_ms=60_000)
 
-    assert [error.error.code for error in result.deferred] == ["workflow.internal_state"]
+    assert [error.error.code for error in result.deferred] == ["db.rows_kept_back"]
     assert len(result.reaped) == 1
     assert workflows.steps(bad) == {"a": "ENQUEUED", "b": "BLOCKED"}
     assert workflows.steps(good) == {"a": "FAILED", "c": "CANCELED"}

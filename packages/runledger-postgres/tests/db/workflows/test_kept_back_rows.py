@@ -29,7 +29,7 @@ APPENDED_PARTS = {
     **{part: trigger for part, trigger in PARTS.items() if part != "run"},
 }
 # A step that is missing may be missed by an edge first.
-REFUSALS = {"workflow.internal_state", "db.related_resource_missing"}
+REFUSALS = {"db.rows_kept_back", "db.related_resource_missing"}
 
 
 def graph(workflow_type: str, *, key: str | None = None) -> WorkflowRunEnqueue:

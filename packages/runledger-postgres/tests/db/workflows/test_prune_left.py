@@ -162,7 +162,7 @@ def test_run_of_which_a_trigger_keeps_a_part_is_left_whole(
         connection.commit()
 
     assert (pruned, rows(workflows)) == (1, before)
-    assert reasons(caplog) == [(1, "workflow.internal_state", "22P02")]
+    assert reasons(caplog) == [(1, "db.rows_kept_back", "22P02")]
 
 
 def test_history_that_a_trigger_keeps_does_not_keep_its_run(workflows: Workflows):
