@@ -109,22 +109,30 @@ class _Reaper:
         self._hooks = hooks
         self._delivery = delivery
         self._health = health
+        self._limit = config.claim_batch_size
         self._prune_at = time.monotonic()
 
     def reap(self, connection: Connection) -> ReapResult:
-        """End one batch of expired leases."""
-        return reap_expired_leases(
-            connection,
-            limit=self._config.claim_batch_size,
-            retry_delay_ms=self._config.reaper_retry_delay_ms,
-            backoff_ms=BACKOFF_MS,
-        )
+        """End one batch of expired leases; half as many after a failure, then twice as many."""
+        try:
+            return reap_expired_leases(
+                connection,
+                limit=self._limit,
+                retry_delay_ms=self._config.reaper_retry_delay_ms,
+                backoff_ms=BACKOFF_MS,
+            )
+        except Exception:
+            # It may have been too much for one pass.
+            self._limit = max(1, self._limit // 2)
+            raise
 
     def settle(self, result: ReapResult) -> float:
         """Tell what was ended; return the seconds to wait before the next batch."""
         _log_result(result)
         self._tell(result)
-        if len(result.reaped) + len(result.deferred) >= self._config.claim_batch_size:
+        is_full = len(result.reaped) + len(result.deferred) >= self._limit
+        self._limit = min(2 * self._limit, self._config.claim_batch_size)
+        if is_full:
             self._health.passed()
             return 0
         self._health.passed(backlog=0)

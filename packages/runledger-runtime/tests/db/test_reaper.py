@@ -6,6 +6,7 @@ from runledger_core import JobStatus, Scope
 from runledger_postgres import enqueue_job, get_job, upsert_job_definition
 from runledger_postgres.lifecycle import claim_jobs
 from runledger_postgres.workers import WorkerReport, list_workers, record_worker
+from runledger_runtime import loop_link
 from runledger_runtime.config import JobsConfig
 from runledger_runtime.reaper import run_reaper_loop
 from runledger_test_support.ageing import age_worker, expire_lease
@@ -14,6 +15,17 @@ from runledger_test_support.factories import make_definition, make_enqueue
 from ._watched_loop import RARELY, WatchedLoop
 
 OFTEN = JobsConfig("test", reaper_interval_seconds=1)
+HOLD_BATCHES_UP = """
+    CREATE FUNCTION public.hold_up() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        IF (SELECT count(*) FROM ended) > 2 THEN
+            PERFORM pg_sleep(60);
+        END IF;
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER hold_up AFTER UPDATE ON runledger.job_queue REFERENCING NEW TABLE AS ended
+        FOR EACH STATEMENT EXECUTE FUNCTION public.hold_up();
+"""
 
 
 def running_reaper(pool, config=RARELY):
@@ -144,6 +156,23 @@ def test_it_outlives_the_loss_of_its_connection(runledger_pool, runledger_databa
 
         assert states(runledger_pool, [job_id]) == [JobStatus.PENDING]
         assert running.status.consecutive_errors == 0
+
+
+def test_batch_that_takes_too_long_is_ended_in_smaller_ones(
+    runledger_pool, runledger_database, monkeypatch
+):
+    monkeypatch.setattr(loop_link, "_PASS_SECONDS", 0.5)
+    jobs = expired_jobs(runledger_pool, 4)
+    with runledger_database.connect(autocommit=True) as connection:
+        connection.execute(HOLD_BATCHES_UP)
+    config = JobsConfig("test", reaper_interval_seconds=3_600, claim_batch_size=4)
+
+    with running_reaper(runledger_pool, config) as running:
+        while running.next_pass() is None:
+            pass
+
+    assert running.next_error().code == "db.statement_timeout"
+    assert states(runledger_pool, jobs) == [JobStatus.PENDING] * 4
 
 
 @pytest.fixture
