@@ -135,13 +135,13 @@ ENQUEUE_KEYED_JOBS: Final = Statement(
 def enqueue_keyed_jobs(db: Database, requests: Sequence[JobEnqueue]) -> list[EnqueuedJob]:
     """Enqueue requests of which some have a key, all or none."""
     if len(requests) == 1:
-        return _settle_keys(requests, db)
+        return _enqueue_in_rounds(requests, db)
     # What the first look inserted must go if a later one finds a conflict.
     with transaction(db, savepoint=True) as work:
-        return _settle_keys(requests, work)
+        return _enqueue_in_rounds(requests, work)
 
 
-def _settle_keys(
+def _enqueue_in_rounds(
     requests: Sequence[JobEnqueue], where: Transaction | Database
 ) -> list[EnqueuedJob]:
     results: dict[int, EnqueuedJob] = {}

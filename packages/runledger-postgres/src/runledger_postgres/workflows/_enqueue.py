@@ -113,10 +113,10 @@ def _enqueue(
         return [_enqueued(row) for row in rows]
     # What the first look inserted must go if a later one finds a conflict.
     with transaction(db, savepoint=is_batch) as work:
-        return _settle_keys(work, requests, trace_context, is_batch=is_batch)
+        return _enqueue_in_rounds(work, requests, trace_context, is_batch=is_batch)
 
 
-def _settle_keys(
+def _enqueue_in_rounds(
     work: Transaction,
     requests: Sequence[WorkflowRunEnqueue],
     trace_context: str | None,

@@ -59,7 +59,7 @@ RESOLVED_STEPS: Final = """
         coalesce(r.max_attempts, d.max_attempts) AS max_attempts,
         coalesce(r.timeout_seconds, d.default_timeout_seconds) AS timeout_seconds,
         r.stage, i.ids[r.run_entry] AS run_id,
-        i.ids[r.run_entry] IN (SELECT n.id FROM run AS n) AS is_stored
+        i.ids[r.run_entry] IN (SELECT n.id FROM run AS n) AS is_new
     FROM requested AS r
     CROSS JOIN run_ids AS i
     LEFT JOIN runledger.job_definitions AS d ON d.job_type = r.job_type AND d.is_enabled
@@ -85,7 +85,7 @@ INSERT_STEPS: Final = f"""
         r.total, r.pending, r.unsatisfied, %(trace_context)s::text, statement_timestamp(),
         statement_timestamp()
     FROM resolved AS r
-    WHERE r.is_stored
+    WHERE r.is_new
     ORDER BY r.entry
     RETURNING id
 """
@@ -102,27 +102,28 @@ INSERT_EDGES: Final = """
         SELECT
             array_agg(r.id ORDER BY r.entry) AS ids,
             array_agg(r.run_id ORDER BY r.entry) AS run_ids,
-            array_agg(r.is_stored ORDER BY r.entry) AS are_stored
+            array_agg(r.is_new ORDER BY r.entry) AS are_new
         FROM resolved AS r
     ) AS s
     CROSS JOIN unnest(
         %(prerequisites)s::int4[], %(prerequisite_ids)s::uuid[], %(dependents)s::int4[],
         %(release_modes)s::text[]
     ) AS e(prerequisite, prerequisite_id, dependent, release_mode)
-    WHERE s.are_stored[e.dependent]
+    WHERE s.are_new[e.dependent]
     RETURNING dependent_step_id
 """
-INSERT_STEP_JOBS: Final = """
-    INSERT INTO runledger.job_queue (
-        id, job_type, organization_id, workflow_run_id, payload, priority, max_attempts,
-        timeout_seconds, next_run_at, is_ready, stage, created_at, updated_at, trace_context
-    )
+STEP_JOB_COLUMNS: Final = """
+    id, job_type, organization_id, workflow_run_id, payload, priority, max_attempts,
+    timeout_seconds, next_run_at, is_ready, stage, created_at, updated_at, trace_context
+"""
+INSERT_STEP_JOBS: Final = f"""
+    INSERT INTO runledger.job_queue ({STEP_JOB_COLUMNS})
     SELECT
         r.job_id, r.job_type, r.organization_id, r.run_id, r.payload, r.priority, r.max_attempts,
         r.timeout_seconds, statement_timestamp(), true, r.stage, statement_timestamp(),
         statement_timestamp(), %(trace_context)s::text
     FROM resolved AS r
-    WHERE r.is_stored AND r.job_id IS NOT NULL
+    WHERE r.is_new AND r.job_id IS NOT NULL
     ORDER BY r.entry
     RETURNING job_type, is_ready
 """
@@ -134,7 +135,7 @@ IS_GRAPH_WHOLE: Final = """
         AND (SELECT count(*) FROM edges) = coalesce(sum(r.total), 0)
         AND (SELECT count(*) FROM made_due) = count(r.job_id)
     FROM resolved AS r
-    WHERE r.is_stored
+    WHERE r.is_new
 """
 
 

@@ -15,6 +15,7 @@ from runledger_core.workflows import DOOMED_CODE
 from .._rows import Statement
 from .._whole import whole_or_error
 from ..wakeup import COUNT_WOKEN
+from ._graph import STEP_JOB_COLUMNS
 from ._run_status import status_of
 from ._waiters import COUNT_WAITERS_WOKEN
 
@@ -103,10 +104,7 @@ _WRITTEN: Final = f"""
         WHERE s.id = ANY (%(step_ids)s::uuid[])
         RETURNING s.id
     ), made_due AS (
-        INSERT INTO runledger.job_queue (
-            id, job_type, organization_id, workflow_run_id, payload, priority, max_attempts,
-            timeout_seconds, next_run_at, is_ready, stage, created_at, updated_at, trace_context
-        )
+        INSERT INTO runledger.job_queue ({STEP_JOB_COLUMNS})
         SELECT
             c.job_id, c.job_type, c.organization_id, c.workflow_run_id, c.payload, c.priority,
             c.max_attempts, c.timeout_seconds, k.at, true, c.stage, k.at, k.at, c.trace_context
