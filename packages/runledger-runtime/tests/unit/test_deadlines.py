@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from psycopg.pq import TransactionStatus
 
-from runledger_runtime.engine import CancelRequest, _Deadlines
+from runledger_runtime.cancel_request import CancelRequest
+from runledger_runtime.deadlines import Deadlines
 
 SOON, NEVER = 0.01, 600.0
 PATIENCE_SECONDS = 10
@@ -16,27 +17,27 @@ ANSWER_SECONDS = 2.0
 
 
 @pytest.fixture
-def deadlines() -> Iterator[_Deadlines]:
-    deadlines = _Deadlines()
+def deadlines() -> Iterator[Deadlines]:
+    deadlines = Deadlines()
     yield deadlines
     deadlines.close()
 
 
-def test_overdue_block_is_called_back(deadlines: _Deadlines):
+def test_overdue_block_is_called_back(deadlines: Deadlines):
     called = threading.Event()
 
     with deadlines.after(SOON, called.set):
         assert called.wait(PATIENCE_SECONDS)
 
 
-def test_block_that_ended_in_time_is_forgotten(deadlines: _Deadlines):
+def test_block_that_ended_in_time_is_forgotten(deadlines: Deadlines):
     with deadlines.after(NEVER, lambda: None):
         pass
 
     assert (deadlines._callbacks, deadlines._heap) == ({}, [])
 
 
-def test_shorter_deadline_is_noticed_while_a_longer_one_is_waited_for(deadlines: _Deadlines):
+def test_shorter_deadline_is_noticed_while_a_longer_one_is_waited_for(deadlines: Deadlines):
     called = threading.Event()
 
     with deadlines.after(NEVER, called.set):
@@ -45,7 +46,7 @@ def test_shorter_deadline_is_noticed_while_a_longer_one_is_waited_for(deadlines:
             assert called.wait(PATIENCE_SECONDS)
 
 
-def test_callback_that_asks_for_it_is_called_again(deadlines: _Deadlines):
+def test_callback_that_asks_for_it_is_called_again(deadlines: Deadlines):
     called = threading.Semaphore(0)
 
     def call() -> float:
@@ -119,7 +120,7 @@ def test_nothing_is_asked_for_a_block_that_has_ended():
     assert (request.is_sent, given_up) == (False, [])
 
 
-def until_waiting(deadlines: _Deadlines) -> None:
+def until_waiting(deadlines: Deadlines) -> None:
     """Return as soon as the thread waits for the deadlines that it knows."""
     pause = threading.Event()
     deadline = time.monotonic() + PATIENCE_SECONDS

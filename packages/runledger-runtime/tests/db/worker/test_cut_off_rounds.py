@@ -23,7 +23,8 @@ from runledger_postgres.lifecycle import (
     run_worker_round,
 )
 from runledger_postgres.workflows import enqueue_workflow_run, settle
-from runledger_runtime.engine import CancelRequest, EngineConnections
+from runledger_runtime.cancel_request import CancelRequest
+from runledger_runtime.engine import EngineConnections
 from runledger_runtime.health import LoopState
 from runledger_runtime.registry import JobRegistry
 from runledger_runtime.worker._book import LeaseBook
