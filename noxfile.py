@@ -200,7 +200,7 @@ def smoke(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def mutants(session: nox.Session) -> None:
-    """Break each guard of the job core in a copy and see its tests fail; takes names of some."""
+    """Break each guard in a copy and see its tests fail; takes names of some."""
     run_script(session, "mutants.py", *session.posargs)
 
 

@@ -1,4 +1,4 @@
-"""Break each guard of the job core, one at a time, and see the tests go red.
+"""Break each guard, one at a time, and see the tests go red.
 
 A file of tests/mutants is one plausible mistake: a patch, under lines that say what it breaks and
 which tests must notice. Each is applied to a copy of the tree, never to the tree itself, and only

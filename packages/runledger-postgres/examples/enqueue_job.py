@@ -27,7 +27,7 @@ def main() -> None:
 
         with pool.connection() as connection, connection.transaction():
             row = connection.execute(
-                "INSERT INTO example_orders (customer) VALUES ('ana') RETURNING id"
+                "INSERT INTO example_orders (customer) VALUES ('customer-17') RETURNING id"
             ).fetchone()
             order_id = row[0] if row else None
             # Joins the transaction: the job exists if and only if the order does.

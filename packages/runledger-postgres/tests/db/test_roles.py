@@ -25,6 +25,7 @@ from runledger_core import (
     JobScheduleUpsert,
     JobStatus,
     Scope,
+    WorkflowDagBuilder,
 )
 from runledger_postgres import (
     JobFilter,
@@ -38,6 +39,7 @@ from runledger_postgres import (
     count_jobs_by_status,
     enqueue_job,
     enqueue_jobs,
+    enqueue_workflow_run,
     ensure_schema_compatible,
     fire_due_schedules,
     get_job,
@@ -127,6 +129,20 @@ def test_enqueue_role_enqueues_with_and_without_keys(pool_of):
     enqueue_jobs(pool, [JobEnqueue(JOB_TYPE, {}), JobEnqueue(JOB_TYPE, {"more": True})])
     first = enqueue_job(pool, keyed)
     again = enqueue_job(pool, keyed)
+
+    assert (first.disposition, again.disposition) == ("INSERTED", "EXISTING")
+    assert again.id == first.id
+
+
+def test_enqueue_role_enqueues_runs_with_and_without_keys(pool_of):
+    pool = pool_of("shop_enqueue")
+    graph = WorkflowDagBuilder("test.workflow", {}).job("a", JOB_TYPE, {}).external("gate", {})
+    plain = graph.job("b", JOB_TYPE, {}, after_success=["a", "gate"]).build()
+    keyed = graph.idempotency_key("order:17").build()
+
+    enqueue_workflow_run(pool, plain)
+    first = enqueue_workflow_run(pool, keyed)
+    again = enqueue_workflow_run(pool, keyed)
 
     assert (first.disposition, again.disposition) == ("INSERTED", "EXISTING")
     assert again.id == first.id

@@ -7,7 +7,7 @@ import pytest
 
 from runledger_tui.cli import main
 
-SECRET_URL = "postgresql://bob:s3cret@127.0.0.1:1/orders"  # noqa: S105  # must not be shown
+SECRET_URL = "postgresql://app:s3cret@127.0.0.1:1/orders"  # noqa: S105  # must not be shown
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +90,7 @@ def test_url_of_the_environment_is_used_and_not_shown(capsys, monkeypatch):
     [
         "host=h password='s3cret",
         "s3cret",
-        "postgresql://bob:s3cret%zz@h/y",
+        "postgresql://app:s3cret%zz@h/y",
     ],
 )
 def test_malformed_url_is_refused_without_its_text(capsys, url):
@@ -101,7 +101,7 @@ def test_malformed_url_is_refused_without_its_text(capsys, url):
 
 
 def test_password_that_was_not_quoted_is_not_shown_either(capsys):
-    message = failure(capsys, "--once", "--database-url", "postgresql://bob:s3cret/x@h:1/y")
+    message = failure(capsys, "--once", "--database-url", "postgresql://app:s3cret/x@h:1/y")
 
     assert "s3cret" not in message
 

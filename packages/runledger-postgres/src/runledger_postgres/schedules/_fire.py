@@ -159,8 +159,8 @@ def fire_schedule(work: Transaction, claimed: ClaimedSchedule, fire: ScheduleFir
     """Make the job of a claimed schedule's fire and move the schedule on.
 
     Raises:
-        InternalError: `job_schedule.claimed_schedule_missing`; `db.query_failed` if a trigger kept
-            a row from being written.
+        InternalError: `job_schedule.claimed_schedule_missing`; `db.rows_kept_back` if a trigger
+            kept a row from being written.
         ValidationError: `job_schedule.definition_not_found_or_disabled`.
     """
     is_last = fire.next_fire_at is None
@@ -185,7 +185,7 @@ def fire_schedule(work: Transaction, claimed: ClaimedSchedule, fire: ScheduleFir
         if not (row.has_job and row.is_advanced):
             raise refusal(
                 ErrorCategory.INTERNAL,
-                "db.query_failed",
+                "db.rows_kept_back",
                 f"the database kept a fire of the schedule {claimed.name} from its rows",
             )
     return FiredSchedule(
