@@ -11,6 +11,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool
 
 from runledger_core import ErrorCategory, check_int
+from runledger_core.limits import INT32_MAX
 
 from ._fork import require_own_pool
 from .errors import QueryError, refusal
@@ -19,7 +20,6 @@ DATABASE_URL: Final = "DATABASE_URL"
 
 # PostgreSQL's own bound of max_connections.
 _MOST_CONNECTIONS: Final = 262_143
-_MOST_USES: Final = 2**31 - 1
 
 # psycopg_pool doubles its waits for this long before it starts anew: with its own five minutes, a
 # server that came back would go unnoticed for two.
@@ -74,7 +74,7 @@ def connect_pool(
     check_int(max_size, field="max_size", minimum=1, maximum=_MOST_CONNECTIONS)
     check_int(min_size, field="min_size", minimum=0, maximum=max_size)
     if prepare_threshold is not None:
-        check_int(prepare_threshold, field="prepare_threshold", minimum=0, maximum=_MOST_USES)
+        check_int(prepare_threshold, field="prepare_threshold", minimum=0, maximum=INT32_MAX)
     defaults = {name: value for name, value in _LINK_DEFAULTS.items() if name not in _parse(url)}
     pool = _Pool(
         url,

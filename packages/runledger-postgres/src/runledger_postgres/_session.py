@@ -16,8 +16,9 @@ import psycopg
 from psycopg.errors import PipelineAborted
 from psycopg.pq import TransactionStatus
 
-from runledger_core import ErrorCategory, check_int
+from runledger_core import ErrorCategory
 
+from ._arguments import check_lock_timeout
 from ._database import Database, make_idle, open_connection
 from ._rows import EngineCursor, NoRow, Row, Statement
 from .errors import (
@@ -30,7 +31,6 @@ from .errors import (
 
 DEFAULT_LOCK_TIMEOUT_MS: Final = 5_000
 
-_INT32_MAX: Final = 2**31 - 1
 _IN_TRANSACTION: Final = frozenset({TransactionStatus.INTRANS, TransactionStatus.INERROR})
 
 # Where each statement has a snapshot of its own, and sees what a lock was waited for.
@@ -276,10 +276,7 @@ def _lost_or_refused(connection: psycopg.Connection[Any], error: psycopg.Error) 
 
 
 def _limit_lock_wait(lock_timeout_ms: int) -> Bound[Any]:
-    milliseconds = check_int(
-        lock_timeout_ms, field="lock_timeout_ms", minimum=1, maximum=_INT32_MAX
-    )
-    return Bound(LIMIT_LOCK_WAIT, {"lock_timeout_ms": milliseconds})
+    return Bound(LIMIT_LOCK_WAIT, {"lock_timeout_ms": check_lock_timeout(lock_timeout_ms)})
 
 
 def _undo(connection: psycopg.Connection[Any]) -> None:

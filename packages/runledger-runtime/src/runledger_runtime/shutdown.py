@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable
 
 from .errors import ForkedSupervisorError
@@ -27,7 +26,6 @@ class StopToken:
         self._callbacks: list[Callable[[], object]] = []
         self._abort_callbacks: list[Callable[[], object]] = []
         self._reason: str | None = None
-        self._requested_at: float | None = None
 
     @property
     def is_requested(self) -> bool:
@@ -44,17 +42,12 @@ class StopToken:
         """Why they should; None while they should not."""
         return self._reason
 
-    @property
-    def requested_at(self) -> float | None:
-        """Return the first request's `time.monotonic()`; None before it."""
-        return self._requested_at
-
     def request(self, reason: str = "requested") -> None:
         """Ask the loops to stop; only the first request counts."""
         with self._lock:
             if self._event.is_set():
                 return
-            self._reason, self._requested_at = reason, time.monotonic()
+            self._reason = reason
             self._event.set()
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:

@@ -6,6 +6,7 @@ from typing import Final
 from uuid import UUID
 
 from runledger_core import Scope, check_int, check_uuid
+from runledger_core.limits import INT64_MAX
 
 from .._database import Database
 from .._paging import require_cursor, require_page
@@ -14,9 +15,7 @@ from .._scope import IN_SCOPE, scope_parameters
 from .._session import Bound, run
 from .rows import JobAttemptRecord, JobEventCursor, JobEventRecord, JobLogRecord
 
-_INT64_MAX: Final = 2**63 - 1
-
-LOG_END: Final = _INT64_MAX
+LOG_END: Final = INT64_MAX
 """Behind every line: `before=LOG_END` is the last page of a job's log."""
 
 # The view has no organization; the job's row tells whose the timeline is.
@@ -176,11 +175,11 @@ def list_job_attempts(
     require_page(limit, after=after, before=before)
     parameters = _page_parameters(job_id, scope, limit)
     if before is not None:
-        check_int(before, field="before", minimum=0, maximum=_INT64_MAX)
+        check_int(before, field="before", minimum=0, maximum=INT64_MAX)
         rows = run(db, Bound(LIST_JOB_ATTEMPTS_BEFORE, parameters | {"before": before}))
         return rows[::-1]
     if after is not None:
-        check_int(after, field="after", minimum=0, maximum=_INT64_MAX)
+        check_int(after, field="after", minimum=0, maximum=INT64_MAX)
     return run(db, Bound(LIST_JOB_ATTEMPTS, parameters | {"after": after or 0}))
 
 
@@ -215,11 +214,11 @@ def list_job_logs(
     require_page(limit, after=after, before=before)
     parameters = _page_parameters(job_id, scope, limit)
     if before is not None:
-        check_int(before, field="before", minimum=0, maximum=_INT64_MAX)
+        check_int(before, field="before", minimum=0, maximum=INT64_MAX)
         rows = run(db, Bound(LIST_JOB_LOGS_BEFORE, parameters | {"before": before}))
         return rows[::-1]
     if after is not None:
-        check_int(after, field="after", minimum=0, maximum=_INT64_MAX)
+        check_int(after, field="after", minimum=0, maximum=INT64_MAX)
     return run(db, Bound(LIST_JOB_LOGS, parameters | {"after": after or 0}))
 
 

@@ -21,10 +21,9 @@ from runledger_core import (
     check_uuid,
     decode_json,
 )
+from runledger_core.limits import INT64_MAX
 
 from .._rows import column
-
-_INT64_MAX = 2**63 - 1
 
 
 def _decode_readable(text: str) -> JsonValue | Unset:
@@ -140,10 +139,10 @@ class JobEventCursor:
             ValidationError: `input.wrong_type` or `input.out_of_range`.
         """
         for name in ("claim_number", "rank", "event_id"):
-            check_int(getattr(self, name), field=name, minimum=0, maximum=_INT64_MAX)
+            check_int(getattr(self, name), field=name, minimum=0, maximum=INT64_MAX)
 
 
-JobEventCursor.END = JobEventCursor(_INT64_MAX, 0, event_id=0)
+JobEventCursor.END = JobEventCursor(INT64_MAX, 0, event_id=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from .._database import Database
 from .._rows import Statement, column
 from .._session import DEFAULT_LOCK_TIMEOUT_MS, Bound, run
 from ._lease import (
+    IS_LIVE_LEASE,
     LEASED_ENTRIES,
     LIVE_ENTRIES,
     ROW_AND_ATTEMPT,
@@ -82,10 +83,7 @@ JUDGE_MISSED_BEATS: Final = Statement(
     SELECT
         e.entry::int4 AS entry,
         CASE
-            WHEN q.status = 'LEASED'
-                AND q.claim_number = e.claim_number
-                AND q.worker_id = e.worker_id
-                AND q.lease_expires_at > clock_timestamp() THEN 'BUSY'
+            WHEN {IS_LIVE_LEASE} THEN 'BUSY'
             WHEN a.outcome = 'CANCELED' AND a.worker_id = e.worker_id THEN 'CANCELED'
             ELSE 'LOST'
         END AS verdict

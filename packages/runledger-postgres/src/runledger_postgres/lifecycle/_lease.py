@@ -48,6 +48,14 @@ ROW_AND_ATTEMPT: Final = """
     ) AS a ON true
 """
 
+# Of an entry `e` that a write missed, and its row: the lease is live, so somebody held the row.
+IS_LIVE_LEASE: Final = """(
+    q.status = 'LEASED'
+    AND q.claim_number = e.claim_number
+    AND q.worker_id = e.worker_id
+    AND q.lease_expires_at > clock_timestamp()
+)"""
+
 # A batch of the engine never waits: a row held by somebody else is BUSY and comes again.
 SKIP_LOCKED: Final = "FOR NO KEY UPDATE OF q SKIP LOCKED"
 WAIT_FOR_LOCK: Final = "FOR NO KEY UPDATE OF q"

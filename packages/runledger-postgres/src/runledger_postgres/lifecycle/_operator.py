@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from runledger_core import (
@@ -16,14 +16,11 @@ from runledger_core import (
     sanitize_text,
 )
 
-from .._arguments import check_lock_timeout
 from .._database import Database
 from .._rows import Statement
 from .._scope import IN_SCOPE, scope_parameters
-from .._session import Bound, run, run_all
+from .._session import Bound, run
 from ..errors import QueryError, refusal
-from ..jobs import JobRecord
-from ..jobs._read import GET_JOB
 
 
 class OperatorVerdict(StrEnum):
@@ -63,38 +60,27 @@ def operator_parameters(job_ids: list[UUID], scope: Scope, reason: str | None) -
     return {"job_ids": job_ids, "reason": reason} | scope_parameters(scope)
 
 
-def change_one(
-    db: Database, change: Bound[Any], job_id: UUID, *, scope: Scope, lock_timeout_ms: int
-) -> tuple[bool, JobRecord | None]:
-    """Change one job and read it in the same transaction, before anybody else can change it.
-
-    Returns:
-        Whether it was changed, and the job; None if no job of that id is in scope.
-    """
-    read = Bound(GET_JOB, {"job_id": job_id} | scope_parameters(scope))
-    wait_ms = check_lock_timeout(lock_timeout_ms)
-    changed, found = run_all(db, [change, read], lock_timeout_ms=wait_ms)
-    return bool(changed), found[0] if found else None
-
-
 def judge_targets(
     db: Database,
     job_ids: Sequence[UUID],
     done: Collection[UUID],
     *,
     scope: Scope,
-    is_for_requeue: bool = False,
+    of_workflow: OperatorVerdict = OperatorVerdict.INVALID_STATE,
 ) -> list[OperatorVerdict]:
-    """Tell absent jobs from those in the wrong state, with a new snapshot."""
+    """Tell absent jobs from those in the wrong state, with a new snapshot.
+
+    Args:
+        of_workflow: What is said of a job of a workflow that is in scope and was not changed.
+    """
     missed = [job_id for job_id in job_ids if job_id not in done]
     verdicts = dict.fromkeys(job_ids, OperatorVerdict.NOT_FOUND)
     verdicts.update(dict.fromkeys(done, OperatorVerdict.DONE))
     if missed:
         bound = Bound(JUDGE_TARGETS, {"job_ids": missed} | scope_parameters(scope))
         for row in run(db, bound):
-            is_managed = is_for_requeue and row.is_workflow_managed
             verdicts[row.id] = (
-                OperatorVerdict.WORKFLOW_MANAGED if is_managed else OperatorVerdict.INVALID_STATE
+                of_workflow if row.is_workflow_managed else OperatorVerdict.INVALID_STATE
             )
     return [verdicts[job_id] for job_id in job_ids]
 

@@ -13,7 +13,7 @@ from .._database import Database
 from .._rows import Statement, column
 from .._session import Bound, run
 from ..errors import QueryError
-from ._lease import ROW_AND_ATTEMPT, lease_parameters
+from ._lease import IS_LIVE_LEASE, ROW_AND_ATTEMPT, lease_parameters
 from ._verdict import WriteVerdict
 
 
@@ -41,10 +41,7 @@ JUDGE_MISSES: Final = Statement(
     SELECT
         e.entry::int4 AS entry,
         CASE
-            WHEN q.status = 'LEASED'
-                AND q.claim_number = e.claim_number
-                AND q.worker_id = e.worker_id
-                AND q.lease_expires_at > clock_timestamp() THEN 'BUSY'
+            WHEN {IS_LIVE_LEASE} THEN 'BUSY'
             WHEN e.outcome IS NULL
                 AND q.status = 'PENDING'
                 AND q.claim_number = e.claim_number

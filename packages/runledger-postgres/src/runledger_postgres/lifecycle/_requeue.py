@@ -12,18 +12,13 @@ from runledger_core import Scope, check_uuid
 from .._arguments import check_lock_timeout, check_uuids
 from .._database import Database
 from .._rows import Statement
-from .._scope import IN_SCOPE
-from .._session import DEFAULT_LOCK_TIMEOUT_MS, Bound, run
+from .._scope import IN_SCOPE, scope_parameters
+from .._session import DEFAULT_LOCK_TIMEOUT_MS, Bound, run, run_all
 from ..jobs import JobRecord
+from ..jobs._read import GET_JOB
 from ..wakeup import COUNT_WOKEN
 from ._lease import CLOCK_AFTER_LOCKS
-from ._operator import (
-    OperatorVerdict,
-    change_one,
-    judge_targets,
-    operator_parameters,
-    refuse_target,
-)
+from ._operator import OperatorVerdict, judge_targets, operator_parameters, refuse_target
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +117,15 @@ def requeue_job(
     """
     job_id = check_uuid(job_id, field="job_id")
     bound = Bound(REQUEUE_JOBS, operator_parameters([job_id], scope, reason))
-    is_done, job = change_one(db, bound, job_id, scope=scope, lock_timeout_ms=lock_timeout_ms)
-    if job is None:
+    # Read in the same transaction, before anybody else can change it.
+    read = Bound(GET_JOB, {"job_id": job_id} | scope_parameters(scope))
+    wait_ms = check_lock_timeout(lock_timeout_ms)
+    requeued, found = run_all(db, [bound, read], lock_timeout_ms=wait_ms)
+    if not found:
         raise refuse_target(OperatorVerdict.NOT_FOUND)
-    if is_done:
-        return job
-    is_managed = job.workflow_run_id is not None
+    if requeued:
+        return found[0]
+    is_managed = found[0].workflow_run_id is not None
     raise refuse_target(
         OperatorVerdict.WORKFLOW_MANAGED if is_managed else OperatorVerdict.INVALID_STATE
     )
@@ -157,4 +155,6 @@ def requeue_jobs(
     bound = Bound(REQUEUE_JOBS, operator_parameters(targets, scope, reason))
     rows = run(db, bound, lock_timeout_ms=check_lock_timeout(lock_timeout_ms))
     done = {row.job_id for row in rows}
-    return judge_targets(db, targets, done, scope=scope, is_for_requeue=True)
+    return judge_targets(
+        db, targets, done, scope=scope, of_workflow=OperatorVerdict.WORKFLOW_MANAGED
+    )

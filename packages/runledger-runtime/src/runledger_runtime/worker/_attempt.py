@@ -25,10 +25,11 @@ from runledger_core import (
 )
 from runledger_postgres.lifecycle import release_job
 
-from ._execution import Ending, Execution, Outcome, WorkerJobContext
+from ._context import WorkerJobContext
+from ._execution import Ending, Execution, Outcome
 
 TIMEOUT_CODE: Final = "job.timeout_exceeded"
-_RELEASE_REASON: Final = "SHUTDOWN"
+RELEASE_REASON: Final = "SHUTDOWN"
 _HEAD_FRAMES: Final = 20
 _TAIL_FRAMES: Final = 20
 _CAUSES: Final = 8
@@ -103,7 +104,7 @@ def give_back(outcome: Outcome) -> Outcome | None:
     execution = outcome.execution
     try:
         # Alone, so that it waits: a heartbeat of our own may hold the row at this moment.
-        release_job(execution.pool, execution.job.lease, reason=_RELEASE_REASON)
+        release_job(execution.pool, execution.job.lease, reason=RELEASE_REASON)
     except Exception:  # noqa: BLE001  # the pool may be closed by now, or anything
         return outcome
     return None

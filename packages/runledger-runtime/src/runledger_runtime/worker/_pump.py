@@ -22,6 +22,7 @@ from ..dead_letters import DeadLetterHooks
 from ..health import LoopHealth
 from ..registry import JobRegistry
 from ..shutdown import StopToken
+from ._attempt import RELEASE_REASON
 from ._book import LeaseBook
 from ._claim_planner import ClaimPlanner
 from ._execution import Ending, Execution, ExecutionState, Outcome
@@ -33,7 +34,6 @@ from ._slots import HandlerSlots
 
 _logger = logging.getLogger(__name__)
 
-_RELEASE_REASON: Final = "SHUTDOWN"
 # Data, integrity, limits of the program, raised by a trigger: another try would fail as well.
 _CLASSES_OF_DATA: Final = frozenset({"22", "23", "54", "P0"})
 # Far less than a commit; a job that runs alone does not wait at all.
@@ -238,7 +238,7 @@ class Pump:
         try:
             if claimed and self._is_ending:
                 # Not one of them was entered: each gets its attempt back.
-                self._link.release([job.lease for job in claimed], reason=_RELEASE_REASON)
+                self._link.release([job.lease for job in claimed], reason=RELEASE_REASON)
                 claimed = []
         except QueryError as error:
             # Leased and in nobody's book, or perhaps done: ask, and they come again.

@@ -17,7 +17,7 @@ from runledger_core import JobEnqueue, JobStatus, Scope
 from runledger_postgres import enqueue_job, enqueue_jobs, get_job
 from runledger_postgres.jobs import list_job_attempts
 from runledger_runtime.health import LoopState
-from runledger_runtime.worker._execution import WorkerJobContext
+from runledger_runtime.worker._context import WorkerJobContext
 
 Eventually = Callable[[Callable[[], bool]], None]
 
