@@ -4,6 +4,8 @@ from importlib.metadata import version
 from typing import Final
 
 from runledger_core import codes
+from runledger_core._copies import with_fields
+from runledger_core._kinds import type_name
 from runledger_core.cron import CronExpression
 from runledger_core.definitions import JobDefinitionSpec
 from runledger_core.errors import (
@@ -194,9 +196,11 @@ __all__ = [  # noqa: RUF022  # in the order of `sorted`
     "encode_json",
     "raise_limits",
     "sanitize_text",
+    "type_name",
     "validate_workflow_dag",
     "validate_workflow_step_append",
     "visible_text",
+    "with_fields",
     "workflow_append_snapshot",
     "workflow_run_snapshot",
 ]

@@ -69,6 +69,33 @@ def test_chaining_leaves_the_original():
     assert base == JobCompletion(1)
 
 
+def test_chaining_keeps_json_as_it_was_encoded():
+    output, checkpoint = {"sent": 1}, {"at": 1}
+    completion = JobCompletion.with_output(output).with_checkpoint(checkpoint)
+    output["sent"] = checkpoint["at"] = 2
+
+    chained = completion.with_progress(1)
+
+    assert (chained.output_json, chained.checkpoint_json) == ('{"sent":1}', '{"at":1}')
+    assert completion.with_checkpoint([2]).output_json == '{"sent":1}'
+    assert completion.with_output([2]).checkpoint_json == '{"at":1}'
+
+
+@pytest.mark.parametrize(
+    ("chain", "code", "field"),
+    [
+        (lambda one: one.with_output({1}), "input.json_unsupported_type", "output"),
+        (lambda one: one.with_checkpoint([{1}]), "input.json_unsupported_type", "checkpoint[0]"),
+        (lambda one: one.with_progress(2, 1), "input.out_of_range", "progress_done"),
+    ],
+)
+def test_chaining_refuses_other_values(chain, code, field):
+    with pytest.raises(ValidationError) as caught:
+        chain(JobCompletion.success())
+
+    assert (caught.value.code, caught.value.field) == (code, field)
+
+
 def test_repr_shows_no_json():
     completion = JobCompletion.with_output("secret").with_checkpoint("secret")
 

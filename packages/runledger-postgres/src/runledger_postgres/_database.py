@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import select
+import sys
+import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from weakref import WeakKeyDictionary
 
 import psycopg
-from psycopg.errors import Diagnostic
+from psycopg.errors import Diagnostic, PipelineAborted
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg_pool import ConnectionPool
 
 from runledger_core import ErrorCategory
 
 from ._fork import require_own_pool
-from ._sqlalchemy import driver_connection
+from ._sqlalchemy import driver_connection, two_phase_unsupported
 from .errors import QueryError, classify_query_error, refusal
 
 if TYPE_CHECKING:
@@ -32,6 +35,9 @@ Database: TypeAlias = "Pool | psycopg.Connection[Any] | SqlAlchemy"
 _POLL_NOW: Final = 0
 _UTF8: Final = "utf-8"
 
+# A joined connection serves one call at a time: its threads share one pipeline of psycopg's.
+_TURNS: Final[WeakKeyDictionary[psycopg.Connection[Any], threading.RLock]] = WeakKeyDictionary()
+
 
 @dataclass(frozen=True, slots=True)
 class Opened:
@@ -43,12 +49,12 @@ class Opened:
 
 @contextmanager
 def open_connection(db: Database) -> Generator[Opened]:
-    """Take a connection of the pool, or join the caller's.
+    """Take a connection of the pool, or join the caller's, which other threads then wait for.
 
     Raises:
         ValidationError: `db.forked`, `db.unsupported_connection`, `db.unsupported_encoding`,
-            `db.connection_busy` or `db.transaction_aborted` if the caller's connection cannot be
-            used; it is as it was.
+            `db.two_phase_unsupported`, `db.connection_busy` or `db.transaction_aborted` if the
+            caller's connection cannot be used; it is as it was.
         UnavailableError: `db.unavailable` if there is no connection to be had.
     """
     if isinstance(db, ConnectionPool):
@@ -57,7 +63,10 @@ def open_connection(db: Database) -> Generator[Opened]:
             _require_utf8(connection)
             yield Opened(connection, owned=True)
     else:
-        yield _joined(db if isinstance(db, psycopg.Connection) else _driver_connection(db))
+        joined = db if isinstance(db, psycopg.Connection) else _driver_connection(db)
+        # Held twice by a call that opens its connection again, further in.
+        with _TURNS.setdefault(joined, threading.RLock()):
+            yield _joined(joined)
 
 
 def _require_live(connection: psycopg.Connection[Any]) -> None:
@@ -88,6 +97,37 @@ def discard(connection: psycopg.Connection[Any]) -> None:
     connection.pgconn.finish()
 
 
+def in_pipeline(connection: psycopg.Connection[Any]) -> bool:
+    """Whether the connection is in pipeline mode, the caller's or ours."""
+    return connection.pgconn.pipeline_status != PipelineStatus.OFF
+
+
+def discard_if_stuck(connection: psycopg.Connection[Any]) -> None:
+    """Close a connection that an interruption has left in pipeline mode or in mid-command."""
+    status = connection.info.transaction_status
+    if status == TransactionStatus.ACTIVE or in_pipeline(connection):
+        discard(connection)
+
+
+def interruption(error: BaseException, handled: BaseException | None) -> BaseException | None:
+    """Return the Ctrl-C, or what else is no `Exception`, in whose place psycopg raised an error.
+
+    Args:
+        handled: What was being handled before, and so did not come in between.
+    """
+    link: BaseException | None = error
+    while link is not handled and isinstance(link, Exception):
+        link = link.__context__
+    return None if link is handled else link
+
+
+def first_error(error: BaseException) -> BaseException:
+    """Return what failed in a pipeline, whose end may tell what was skipped behind it instead."""
+    while isinstance(error, PipelineAborted) and isinstance(error.__context__, psycopg.Error):
+        error = error.__context__
+    return error
+
+
 @contextmanager
 def _pooled(pool: Pool) -> Generator[psycopg.Connection[Any]]:
     connection = _take_live(pool)
@@ -105,7 +145,7 @@ def _pooled(pool: Pool) -> Generator[psycopg.Connection[Any]]:
 
 def _restore(connection: psycopg.Connection[Any], *, autocommit: bool) -> None:
     # An interruption may have left the connection in anything.
-    if connection.pgconn.pipeline_status != PipelineStatus.OFF:
+    if in_pipeline(connection):
         discard(connection)
     make_idle(connection)
     if not connection.closed:
@@ -158,7 +198,10 @@ def _joined(connection: psycopg.Connection[Any]) -> Opened:
     if connection.closed:
         raise _lost()
     _require_utf8(connection)
-    if connection.pgconn.pipeline_status != PipelineStatus.OFF:
+    # Private to psycopg, which tells it in no other way.
+    if getattr(connection, "_tpc", None) is not None:
+        raise two_phase_unsupported()
+    if in_pipeline(connection):
         _finish_queued(connection)
     match connection.info.transaction_status:
         case TransactionStatus.IDLE if connection.autocommit:
@@ -180,10 +223,14 @@ def _joined(connection: psycopg.Connection[Any]) -> Opened:
 
 
 def _finish_queued(connection: psycopg.Connection[Any]) -> None:
+    handled = sys.exception()
     try:
         with connection.pipeline():
             pass
     except psycopg.Error as error:
+        interrupted = interruption(error, handled)
+        if interrupted is not None:
+            raise interrupted from None
         if connection.closed:
             raise classify_query_error(error) from error
         raise _aborted("a command queued in the connection's pipeline has failed") from error

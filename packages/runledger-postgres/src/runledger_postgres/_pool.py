@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from typing import Any, Final
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool
 
-from runledger_core import ErrorCategory, check_int
+from runledger_core import ErrorCategory, ValidationError, check_int, check_text, codes
 from runledger_core.limits import INT32_MAX
 
+from ._arguments import is_kind
 from ._fork import require_own_pool
 from .errors import QueryError, refusal
 
@@ -60,7 +62,7 @@ def connect_pool(
         conninfo: A PostgreSQL URL or keyword string; the environment's DATABASE_URL if None.
         min_size: Connections kept open, 0 or more.
         max_size: Most connections at once, 1 or more.
-        timeout_seconds: Longest wait for a free connection, in seconds.
+        timeout_seconds: Longest wait for a free connection, in seconds, above zero.
         prepare_threshold: Prepare a statement on the server after so many uses; None never does,
             as a pooler without support for prepared statements needs.
 
@@ -68,13 +70,17 @@ def connect_pool(
         ValidationError: `config.database_url_missing`, `config.database_url_invalid` or
             `input.*`.
     """
-    url = os.environ.get(DATABASE_URL, "") if conninfo is None else conninfo
+    if conninfo is None:
+        url = check_text(os.environ.get(DATABASE_URL, ""), field=DATABASE_URL, allow_blank=True)
+    else:
+        url = check_text(conninfo, field="conninfo", allow_blank=True)
     if not url.strip():
         raise _refusal("config.database_url_missing", f"pass a URL or set {DATABASE_URL}")
     check_int(max_size, field="max_size", minimum=1, maximum=_MOST_CONNECTIONS)
     check_int(min_size, field="min_size", minimum=0, maximum=max_size)
     if prepare_threshold is not None:
         check_int(prepare_threshold, field="prepare_threshold", minimum=0, maximum=INT32_MAX)
+    _check_timeout(timeout_seconds)
     defaults = {name: value for name, value in _LINK_DEFAULTS.items() if name not in _parse(url)}
     pool = _Pool(
         url,
@@ -87,6 +93,22 @@ def connect_pool(
     )
     require_own_pool(pool)
     return pool
+
+
+def _check_timeout(seconds: object) -> None:
+    if not (is_kind(seconds, int) or is_kind(seconds, float)) or is_kind(seconds, bool):
+        raise ValidationError(
+            codes.INPUT_WRONG_TYPE,
+            "timeout_seconds must be a number of seconds",
+            field="timeout_seconds",
+        )
+    # NaN is neither; the upper bound is what a thread can wait at all.
+    if not 0 < seconds <= threading.TIMEOUT_MAX:
+        raise ValidationError(
+            codes.INPUT_OUT_OF_RANGE,
+            "timeout_seconds must be above zero and short enough to wait for",
+            field="timeout_seconds",
+        )
 
 
 def _parse(url: str) -> dict[str, Any]:

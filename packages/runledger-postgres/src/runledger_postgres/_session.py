@@ -7,19 +7,27 @@ caller's connection; where it may wait for a row it runs inside a savepoint with
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic
 
 import psycopg
-from psycopg.errors import PipelineAborted
 from psycopg.pq import TransactionStatus
 
 from runledger_core import ErrorCategory
 
 from ._arguments import check_lock_timeout
-from ._database import Database, make_idle, open_connection
+from ._database import (
+    Database,
+    discard_if_stuck,
+    first_error,
+    in_pipeline,
+    interruption,
+    make_idle,
+    open_connection,
+)
 from ._rows import EngineCursor, NoRow, Row, Statement
 from .errors import (
     QueryError,
@@ -234,6 +242,7 @@ def _pipeline(
 ) -> list[EngineCursor[Any]]:
     """Run statements in one pipeline, inside the caller's if he has one open."""
     cursors: list[EngineCursor[Any]] = []
+    handled, was_in_pipeline = sys.exception(), in_pipeline(connection)
     failure: BaseException | None = None
     try:
         with connection.pipeline():
@@ -244,11 +253,13 @@ def _pipeline(
                     cursor.execute(bound.statement.sql, bound.params or None, prepare=prepare)
             except BaseException as error:  # noqa: BLE001  # raised below
                 # Kept from the pipeline's end, which would log a second error as ignored.
-                failure = error
-    except psycopg.Error as error:
-        failure = failure or _first_error(error)
+                failure = interruption(error, handled) or error
+    except BaseException as error:  # noqa: BLE001  # raised below
+        failure = interruption(error, handled) or failure or first_error(error)
     try:
         if failure is not None:
+            if not was_in_pipeline:
+                discard_if_stuck(connection)
             raise failure
     finally:
         # Its traceback holds this frame.
@@ -259,13 +270,6 @@ def _pipeline(
 def _begin(connection: psycopg.Connection[Any]) -> Bound[Any]:
     is_standby = connection.info.parameter_status("in_hot_standby") == "on"
     return Bound(BEGIN_ON_STANDBY if is_standby else BEGIN)
-
-
-def _first_error(error: psycopg.Error) -> psycopg.Error:
-    # The end of a pipeline may tell what was skipped, in place of what failed before.
-    while isinstance(error, PipelineAborted) and isinstance(error.__context__, psycopg.Error):
-        error = error.__context__
-    return error
 
 
 def _lost_or_refused(connection: psycopg.Connection[Any], error: psycopg.Error) -> QueryError:

@@ -20,11 +20,16 @@ def driver_connection(db: Any) -> psycopg.Connection[Any] | None:
     SQLAlchemy's `commit()` does nothing for a transaction that it does not know of.
 
     Raises:
-        QueryError: `db.unavailable`, `db.transaction_aborted` or `db.unsupported_connection` if
-            SQLAlchemy gives none.
+        QueryError: `db.unavailable`, `db.transaction_aborted`, `db.two_phase_unsupported` or
+            `db.unsupported_connection` if SQLAlchemy gives none that we can join.
     """
     with _coded_errors():
-        if isinstance(db, _known("sqlalchemy.orm", "Session", "scoped_session")):
+        if isinstance(db, _known("sqlalchemy.orm", "scoped_session")):
+            db = db()
+        if isinstance(db, _known("sqlalchemy.orm", "Session")):
+            if db.twophase:
+                # Before it begins one.
+                raise two_phase_unsupported()
             db = db.connection()
         if not isinstance(db, _known("sqlalchemy.engine", "Connection")):
             return None
@@ -32,10 +37,25 @@ def driver_connection(db: Any) -> psycopg.Connection[Any] | None:
         driver: Any = db.connection.driver_connection
         if not isinstance(driver, psycopg.Connection):
             return None
+        if isinstance(db.get_transaction(), _known("sqlalchemy.engine", "TwoPhaseTransaction")):
+            raise two_phase_unsupported()
         if not db.in_transaction():
             db.begin()
         # Whatever its rows are: nothing here reads them.
         return cast("psycopg.Connection[Any]", driver)
+
+
+def two_phase_unsupported() -> QueryError:
+    """Return the refusal of a connection in a two-phase transaction.
+
+    What tells workers of a job is NOTIFY, and PREPARE TRANSACTION refuses what has notified.
+    """
+    return refusal(
+        ErrorCategory.VALIDATION,
+        "db.two_phase_unsupported",
+        "a two-phase transaction cannot be joined; pass a connection outside it",
+        field="db",
+    )
 
 
 def _known(module: str, *names: str) -> tuple[type[Any], ...]:

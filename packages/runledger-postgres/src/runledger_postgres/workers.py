@@ -20,7 +20,7 @@ from runledger_core import (
 )
 from runledger_core.limits import INT32_MAX
 
-from ._arguments import check_kind
+from ._arguments import check_kind, check_list
 from ._database import Database
 from ._rows import Statement, column
 from ._session import Bound, run
@@ -75,7 +75,8 @@ class WorkerReport:
         store(self, "worker_id", WorkerId(self.worker_id))
         store(self, "host", sanitize_text(self.host, max_bytes=_HOST_BYTES))
         store(self, "version", sanitize_text(self.version, max_bytes=_VERSION_BYTES))
-        store(self, "job_types", tuple(JobType(job_type) for job_type in self.job_types))
+        job_types = check_list(self.job_types, field="job_types")
+        store(self, "job_types", tuple(JobType(job_type) for job_type in job_types))
         check_int(self.pid, field="pid", minimum=0, maximum=INT32_MAX)
         check_int(self.concurrency, field="concurrency", minimum=0, maximum=INT32_MAX)
         store(self, "state", check_choice(self.state, field="state", choices=WorkerState))
@@ -167,10 +168,19 @@ LIST_WORKERS: Final = Statement(
 )
 
 
-def record_worker(db: Database, report: WorkerReport) -> None:
+def record_worker(
+    db: Database, report: WorkerReport, *, lock_timeout_ms: int | None = None
+) -> None:
     """Show a worker as alive now, in the state that it reports.
 
-    Transaction: joins the caller's or opens one.
+    Args:
+        lock_timeout_ms: Longest wait for the worker's row, in milliseconds; None for as long as
+            the server lets it.
+
+    Raises:
+        UnavailableError: `db.lock_timeout`; nothing is changed.
+
+    Transaction: joins the caller's, inside a savepoint if the wait is bounded, or opens one.
     """
     check_kind(report, WorkerReport, field="report")
     parameters = {
@@ -182,7 +192,7 @@ def record_worker(db: Database, report: WorkerReport) -> None:
         "concurrency": report.concurrency,
         "state": report.state,
     }
-    run(db, Bound(RECORD_WORKER, parameters))
+    run(db, Bound(RECORD_WORKER, parameters), lock_timeout_ms=lock_timeout_ms)
 
 
 def remove_worker(db: Database, worker_id: str) -> bool:

@@ -178,17 +178,6 @@ def test_nested_block_that_ends_well_keeps_the_job(database, observer, enqueue):
 
 
 @pytest.mark.core
-def test_two_phase_transaction_is_joined(database, observer):
-    connection = database.connect()
-    connection.tpc_begin("enqueue")
-
-    enqueue_one(connection)
-    connection.tpc_rollback()
-
-    assert observer.jobs() == 0
-
-
-@pytest.mark.core
 @ways
 @pytest.mark.parametrize("autocommit", [True, False])
 @pytest.mark.parametrize("prepare_threshold", [0, None, 5])

@@ -6,7 +6,14 @@ import pytest
 
 from runledger_core import JobEnqueue, ValidationError
 from runledger_postgres import enqueue_job, enqueue_jobs
-from runledger_postgres.wakeup import CANCEL_CHANNEL, COUNT_WOKEN, SLEEP_MARK_CLASS, WAKE_CHANNEL
+from runledger_postgres.wakeup import (
+    CANCEL_CHANNEL,
+    COUNT_WOKEN,
+    DROP_MARKS,
+    SLEEP_MARK_CLASS,
+    TAKE_MARKS,
+    WAKE_CHANNEL,
+)
 
 REQUEST = JobEnqueue("test.a", {})
 
@@ -179,8 +186,26 @@ def test_producers_of_one_type_seldom_take_each_other_for_sleepers(database, obs
     assert len(heard(listener)) <= 8 * count // 100
 
 
+def test_marks_are_taken_all_or_none_without_waiting(database, observer):
+    worker, stranger = database.connect(autocommit=True), database.connect(autocommit=True)
+    types = {"job_types": ["test.a", "test.b"]}
+    stranger.execute("SELECT pg_advisory_lock(%s, hashtext('test.b'))", [SLEEP_MARK_CLASS])
+
+    refused = worker.execute(TAKE_MARKS, types).fetchone()
+    held_after_refusal = marks(observer)
+    stranger.execute(DROP_MARKS)
+    taken = worker.execute(TAKE_MARKS, types).fetchone()
+    held = marks(observer)
+    worker.execute(DROP_MARKS)
+
+    assert (refused, taken) == ((False,), (True,))
+    # The first is the stranger's own.
+    assert (held_after_refusal, held, marks(observer)) == (1, 2, 0)
+
+
 def test_names_in_the_statement_are_those_that_workers_use():
     assert f"'{WAKE_CHANNEL}'" in COUNT_WOKEN
     assert COUNT_WOKEN.count(f"({SLEEP_MARK_CLASS}, hashtext(due.job_type))") == 2
+    assert f"({SLEEP_MARK_CLASS}, hashtext(t))" in TAKE_MARKS
     assert SLEEP_MARK_CLASS.to_bytes(4, "big") == b"RLwa"
     assert max(len(WAKE_CHANNEL), len(CANCEL_CHANNEL)) < 63

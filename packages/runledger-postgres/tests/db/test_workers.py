@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from runledger_core import UnavailableError
 from runledger_postgres.workers import (
     WorkerReport,
     WorkerState,
@@ -107,3 +108,16 @@ def test_clock_that_went_back_shows_no_negative_age(runledger_pool):
     age_worker(runledger_pool, "worker-1", -3600)
 
     assert list_workers(runledger_pool)[0].seconds_since_seen == 0.0
+
+
+def test_row_that_somebody_holds_is_waited_for_no_longer_than_asked(
+    runledger_pool, runledger_database
+):
+    record_worker(runledger_pool, REPORT)
+    host = runledger_database.connect()
+    host.execute("SELECT FROM runledger.job_workers FOR UPDATE")
+
+    with pytest.raises(UnavailableError) as caught:
+        record_worker(runledger_pool, REPORT, lock_timeout_ms=1)
+
+    assert caught.value.code == "db.lock_timeout"

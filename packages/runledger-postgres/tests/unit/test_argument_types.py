@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import NonCallableMock
 from uuid import UUID
 
 import pytest
@@ -9,14 +10,25 @@ import pytest
 from runledger_core import (
     JobCompletion,
     JobDefinitionSpec,
+    JobEnqueue,
     JobFailure,
     JobLease,
     JobProgressUpdate,
     Scope,
     ValidationError,
 )
-from runledger_postgres import definitions, jobs, lifecycle, runtime_configs, workers
-from runledger_postgres.admin import JobFilter
+from runledger_core.workflows import WorkflowDagBuilder, WorkflowRunEnqueue
+from runledger_postgres import (
+    admin,
+    definitions,
+    jobs,
+    lifecycle,
+    runtime_configs,
+    schedules,
+    workers,
+    workflows,
+)
+from runledger_postgres.admin import JobFilter, WorkflowRunFilter
 
 # Whoever ran SQL on this would fail with another error.
 DB: Any = object()
@@ -85,6 +97,21 @@ LISTS: dict[str, tuple[str, Call]] = {
         lambda given: definitions.sync_job_definitions_exact(DB, given, scope=["test.job"]),
     ),
 }
+OTHER_LISTS: dict[str, tuple[str, Call]] = {
+    "enqueue_jobs": ("requests", lambda given: jobs.enqueue_jobs(DB, given)),
+    "find_claims": ("known", lambda given: lifecycle.find_claims(DB, worker_id="w", known=given)),
+    "report": ("job_types", lambda given: a_report(job_types=given)),
+}
+FILTERED: dict[str, Call] = {
+    "list_jobs": lambda chosen: admin.list_jobs(DB, chosen),
+    "count_jobs": lambda chosen: admin.count_jobs(DB, chosen),
+    "count_jobs_bounded": lambda chosen: admin.count_jobs_bounded(DB, chosen, cap=1),
+    "list_workflow_runs": lambda chosen: admin.list_workflow_runs(DB, chosen),
+    "count_workflow_runs": lambda chosen: admin.count_workflow_runs(DB, chosen),
+    "count_workflow_runs_bounded": lambda chosen: admin.count_workflow_runs_bounded(
+        DB, chosen, cap=1
+    ),
+}
 WAITING: dict[str, Call] = {
     "cancel_job": lambda ms: lifecycle.cancel_job(DB, JOB, **ADMIN, lock_timeout_ms=ms),
     "cancel_jobs": lambda ms: lifecycle.cancel_jobs(DB, [JOB], **ADMIN, lock_timeout_ms=ms),
@@ -142,7 +169,41 @@ OTHERS: dict[str, tuple[str, Call]] = {
         "retry_delay_ms",
         lambda given: lifecycle.reap_expired_leases(DB, limit=1, retry_delay_ms=given),
     ),
+    "kind of failure": ("kind", lifecycle.dead_letter_reason),
+    "plan of fires": ("plan", lambda given: schedules.fire_due_schedules(DB, given, limit=1)),
 }
+
+
+class Liar:
+    """Has no class, if asked for it."""
+
+    @property
+    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]  # nobody sets it
+        raise RuntimeError
+
+
+class OddNumber(int):
+    """A number that compares with nothing."""
+
+    def _refuse(self, other: object) -> bool:
+        raise RuntimeError
+
+    __lt__ = __le__ = __gt__ = __ge__ = _refuse
+
+
+def fake(spec: type[object]) -> Callable[[], object]:
+    return lambda: NonCallableMock(spec=spec)
+
+
+def a_report(**fields: Any) -> workers.WorkerReport:
+    usual: dict[str, Any] = {"pid": 1, "version": "0.4.0", "job_types": [], "concurrency": 4}
+    return workers.WorkerReport("worker-1", "host", **usual | fields)
+
+
+def unchecked(kind: type[Any], *arguments: Any, **keywords: Any) -> object:
+    """Return an instance of a subclass that leaves out the checks."""
+    subclass = type("Unchecked", (kind,), {"__post_init__": lambda self: None})
+    return subclass(*arguments, **keywords)
 
 
 def refusal_of(call: Call, given: object) -> tuple[str, str | None]:
@@ -170,9 +231,17 @@ def test_lease_of_another_type_is_refused_before_sql(call: Call, given: object):
 
 
 @pytest.mark.parametrize("given", [None, "abc", b"abc", 1, ""])
-@pytest.mark.parametrize(("field", "call"), LISTS.values(), ids=LISTS)
+@pytest.mark.parametrize(("field", "call"), (LISTS | OTHER_LISTS).values(), ids=LISTS | OTHER_LISTS)
 def test_what_is_no_list_is_refused_before_sql(field: str, call: Call, given: object):
     assert refusal_of(call, given) == ("input.wrong_type", field)
+
+
+@pytest.mark.parametrize("given", ["abc", "", 1])
+def test_types_of_a_claim_that_are_no_list_are_refused_before_sql(given: object):
+    def claim(job_types: Any) -> object:
+        return lifecycle.claim_jobs(DB, worker_id="worker-1", limit=1, job_types=job_types, **TTL)
+
+    assert refusal_of(claim, given) == ("input.wrong_type", "job_types")
 
 
 @pytest.mark.parametrize("given", [[None], ["abc"], (1,), {"a": 1}])
@@ -206,3 +275,88 @@ def test_ids_from_a_generator_are_all_taken():
     )
 
     assert refused == ("input.wrong_type", "job_ids[1]")
+
+
+@pytest.mark.parametrize("make", [fake(list), fake(object), Liar])
+@pytest.mark.parametrize(("field", "call"), (LISTS | OTHER_LISTS).values(), ids=LISTS | OTHER_LISTS)
+def test_what_only_claims_to_be_a_list_is_refused_before_sql(
+    field: str, call: Call, make: Callable[[], object]
+):
+    assert refusal_of(call, make()) == ("input.wrong_type", field)
+
+
+def test_error_of_the_code_that_makes_a_list_is_not_hidden():
+    requests = (JobEnqueue(job_type, {}) for job_type in ["test.job", " "])
+
+    assert refusal_of(lambda given: jobs.enqueue_jobs(DB, given), requests) == (
+        "input.blank",
+        "job_type",
+    )
+
+
+@pytest.mark.parametrize("make", [fake(Scope), Liar])
+@pytest.mark.parametrize("call", SCOPED.values(), ids=SCOPED)
+def test_what_only_claims_to_be_a_scope_is_refused_before_sql(
+    call: Call, make: Callable[[], object]
+):
+    assert refusal_of(call, make()) == ("input.wrong_type", "scope")
+
+
+@pytest.mark.parametrize("make", [fake(JobLease), Liar])
+@pytest.mark.parametrize("call", OF_ONE_LEASE.values(), ids=OF_ONE_LEASE)
+def test_what_only_claims_to_be_a_lease_is_refused_before_sql(
+    call: Call, make: Callable[[], object]
+):
+    assert refusal_of(call, make()) == ("input.wrong_type", "lease")
+
+
+@pytest.mark.parametrize("make", [fake(int), Liar])
+@pytest.mark.parametrize(("field", "call"), OTHERS.values(), ids=OTHERS)
+def test_what_only_claims_to_be_an_argument_is_refused_before_sql(
+    field: str, call: Call, make: Callable[[], object]
+):
+    assert refusal_of(call, make()) == ("input.wrong_type", field)
+
+
+def test_number_of_a_subclass_counts_by_its_value():
+    entry = lifecycle.FailureEntry(LEASE, FAILURE, retry_delay_ms=OddNumber(5))
+
+    assert type(entry.retry_delay_ms) is int
+
+
+@pytest.mark.parametrize("given", [None, {}, Scope.ADMIN])
+@pytest.mark.parametrize("call", FILTERED.values(), ids=FILTERED)
+def test_filter_of_another_type_is_refused_before_sql(call: Call, given: object):
+    assert refusal_of(call, given) == ("input.wrong_type", "chosen")
+
+
+@pytest.mark.parametrize("given", [5, 1.5])
+@pytest.mark.parametrize("kind", [JobFilter, WorkflowRunFilter])
+def test_filter_refuses_statuses_that_are_no_list(kind: Call, given: object):
+    assert refusal_of(
+        lambda status: kind(Scope.ADMIN, status=status),  # pyright: ignore[reportCallIssue]
+        given,
+    ) == ("input.wrong_type", "status")
+
+
+def test_job_request_that_was_never_checked_is_refused_before_sql():
+    with pytest.raises(ValidationError) as refused:
+        jobs.enqueue_jobs(DB, [JobEnqueue("test.job", {}), unchecked(JobEnqueue, "test.job", {})])  # pyright: ignore[reportArgumentType]
+
+    assert (refused.value.code, refused.value.entry_index) == ("input.wrong_type", 1)
+
+
+def test_run_request_that_was_never_checked_is_refused_before_sql():
+    steps = WorkflowDagBuilder("test.run").job("a", "test.job", {}).build().steps
+    request = unchecked(WorkflowRunEnqueue, "test.run", {}, steps=steps)
+
+    assert refusal_of(lambda given: workflows.enqueue_workflow_run(DB, given), request) == (
+        "input.wrong_type",
+        "request",
+    )
+
+
+def test_completion_that_was_never_checked_is_refused_before_sql():
+    assert refusal_of(
+        lambda given: lifecycle.complete_job_success(DB, LEASE, given), unchecked(JobCompletion)
+    ) == ("input.wrong_type", "completion")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import NonCallableMock
 from uuid import UUID
 
 import pytest
@@ -45,11 +46,20 @@ def page_of_attempts(**page: Any) -> object:
     return list_job_attempts(NO_DATABASE, JOB, scope=ADMIN, **page)
 
 
+class OddNumber(int):
+    """A number that compares with nothing."""
+
+    def _refuse(self, other: object) -> bool:
+        raise RuntimeError
+
+    __lt__ = __le__ = __gt__ = __ge__ = _refuse
+
+
 LISTS = [page_of_jobs, page_of_dead_letters, page_of_events, page_of_logs, page_of_attempts]
 
 
 @pytest.mark.parametrize("page_of", LISTS)
-@pytest.mark.parametrize("limit", [0, -1, 1001, 2**40, True, 1.0, "10", None])
+@pytest.mark.parametrize("limit", [0, -1, 1001, 2**40, True, 1.0, "10", None, OddNumber(0)])
 def test_bad_limit_is_refused_before_sql(page_of, limit):
     with pytest.raises(ValidationError) as refused:
         page_of(limit=limit)
@@ -72,6 +82,7 @@ def test_both_directions_at_once_are_refused_before_sql(page_of):
     [
         (page_of_dead_letters, JOB),
         (page_of_dead_letters, JobEventCursor.END),
+        (page_of_dead_letters, NonCallableMock(spec=DeadLetterCursor)),
         (page_of_events, 7),
         (page_of_events, (1, 2, 3)),
     ],

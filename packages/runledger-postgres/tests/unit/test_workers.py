@@ -39,6 +39,8 @@ def test_odd_names_of_host_and_version_are_made_storable():
         ({"pid": -1}, "input.out_of_range", "pid"),
         ({"concurrency": 2**31}, "input.out_of_range", "concurrency"),
         ({"job_types": [" "]}, "input.blank", "job_type"),
+        ({"job_types": "test.job"}, "input.wrong_type", "job_types"),
+        ({"job_types": None}, "input.wrong_type", "job_types"),
         ({"state": "DEAD"}, "input.out_of_range", "state"),
     ],
 )

@@ -64,5 +64,6 @@ class CancelRequest:
             self._is_over = True
 
     def _ask(self) -> None:
-        with suppress(psycopg.Error):
+        # OSError: a process may have no descriptor left for it.
+        with suppress(psycopg.Error, OSError):
             self._connection.cancel_safe(timeout=self._pause * _CANCEL_REQUESTS)

@@ -34,14 +34,20 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         "catalog.duplicate_schedule_name": "The catalog has a schedule of this name already.",
         "catalog.duplicate_schedule_name_in_sync_batch": "A sync was given a schedule twice.",
         "catalog.empty_exact_sync_catalog": "An exact sync needs at least one job.",
-        "catalog.invalid_definition_value": "A catalog default is out of range.",
-        "catalog.invalid_exact_schedule_sync_scope": "The scope of an exact sync is empty.",
+        "catalog.invalid_definition_value": "A catalog default is out of range or of another type.",
+        "catalog.invalid_exact_schedule_sync_scope": (
+            "The scope of an exact sync is empty, or no scope."
+        ),
         "catalog.invalid_exact_schedule_sync_scope_name": (
             "No schedule can have one of the names in the scope."
         ),
-        "catalog.invalid_exact_sync_scope": "The scope of an exact sync names no job type.",
+        "catalog.invalid_exact_sync_scope": (
+            "The scope of an exact sync names no job type, or is no scope."
+        ),
         "catalog.invalid_exact_sync_scope_job_type": "A job type in the scope is not storable.",
-        "catalog.invalid_job_definition_value": "A value given for a job is out of range.",
+        "catalog.invalid_job_definition_value": (
+            "A value given for a job is out of range, or of another type."
+        ),
         "catalog.invalid_schedule_spec": "A schedule cannot be as it is given; `field` names what.",
         "catalog.job_type_outside_exact_sync_scope": "A job of the catalog is not in the scope.",
         "catalog.schedule_name_outside_exact_sync_scope": "A schedule is not in the scope.",

@@ -30,9 +30,11 @@ from runledger_core import (
     JsonValue,
     Unset,
     WorkerId,
+    type_name,
 )
 
 from .event_loop import refuse_on_event_loop
+from .loan import Loan
 from .registry import DEAD_LETTER_SECONDS, JobRegistry
 
 if TYPE_CHECKING:
@@ -202,7 +204,7 @@ class DeadLetterHooks:
                 tell(context, hook.letter.payload, hook.letter.info)
         except BaseException as error:  # noqa: BLE001  # a hook must not end its thread
             _logger.error(  # noqa: TRY400  # the exception's text may hold the payload
-                "a dead-letter hook failed", extra=_fields(hook) | {"error": type(error).__name__}
+                "a dead-letter hook failed", extra=_fields(hook) | {"error": type_name(error)}
             )
         finally:
             with self._lock:
@@ -283,7 +285,13 @@ class EndedJobContext(JobContext):
 
     @contextmanager
     def connection(self) -> Generator[psycopg.Connection[Any]]:
-        """Lend a connection of the user's pool."""
+        """Lend a connection of the user's pool, reset on return."""
         refuse_on_event_loop()
         with self._pool.connection() as connection:
-            yield connection
+            loan = Loan(connection, self._pool)
+            try:
+                # Committed after the block, rolled back if it raises, as the pool itself does.
+                with connection:
+                    yield connection
+            finally:
+                loan.end()

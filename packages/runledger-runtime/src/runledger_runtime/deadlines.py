@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+
+_logger = logging.getLogger(__name__)
 
 
 class Deadlines:
@@ -33,14 +36,14 @@ class Deadlines:
         number = next(self._numbers)
         due = time.monotonic() + seconds
         with self._changed:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="runledger-deadlines", daemon=True)
+                # It waits for the lock. If there is none to be had, the next block tries again.
+                thread.start()
+                self._thread = thread
             self._callbacks[number] = callback
             heapq.heappush(self._heap, (due, number))
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="runledger-deadlines", daemon=True
-                )
-                self._thread.start()
-            elif self._heap[0][1] == number:
+            if self._heap[0][1] == number:
                 self._changed.notify()
         try:
             yield
@@ -67,9 +70,19 @@ class Deadlines:
                     continue
                 _, number = heapq.heappop(self._heap)
                 callback = self._callbacks.get(number)
-            again = None if callback is None else callback()
+            again = None if callback is None else _called(callback)
             with self._changed:
                 if again is None:
                     self._callbacks.pop(number, None)
                 elif number in self._callbacks:
                     heapq.heappush(self._heap, (time.monotonic() + again, number))
+
+
+def _called(callback: Callable[[], float | None]) -> float | None:
+    try:
+        return callback()
+    except Exception:
+        # One that fails must not cost the others their deadlines, nor must a filter of logging.
+        with suppress(Exception):
+            _logger.exception("a deadline could not be kept")
+        return None

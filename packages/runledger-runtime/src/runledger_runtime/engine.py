@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 from psycopg_pool import ConnectionPool
@@ -15,6 +15,11 @@ from runledger_postgres.direct import Connection, connect_directly, shut_down
 from .cancel_request import CancelRequest
 from .deadlines import Deadlines
 from .shortage import ConnectionShortage
+
+_CONFIGURE_SECONDS: Final = 10.0
+# Of the time of a use, how much is for the server's answer to a cancel.
+_ANSWER_SHARE: Final = 0.25
+_LEAST_ANSWER_SECONDS: Final = 0.5
 
 
 class EngineConnections:
@@ -49,7 +54,12 @@ class EngineConnections:
             psycopg.OperationalError: There is no connection to be had.
         """
         try:
-            connection = connect_directly(self._pool, name, conninfo=self._conninfo)
+            connection = connect_directly(
+                self._pool,
+                name,
+                conninfo=self._conninfo,
+                within=lambda connection: self.use(connection, _CONFIGURE_SECONDS),
+            )
         except psycopg.Error as error:
             if self._shortage is not None:
                 self._shortage.failed(name, error)
@@ -59,10 +69,22 @@ class EngineConnections:
         return connection
 
     @contextmanager
-    def deadline(self, connection: Connection, seconds: float) -> Generator[None]:
-        """Break the connection if the block has not ended in time."""
-        with self._deadlines.after(seconds, lambda: shut_down(connection)):
-            yield
+    def use(self, connection: Connection, seconds: float) -> Generator[None]:
+        """Have what the block waits for cancelled, or the connection broken, within `seconds`.
+
+        A server process that waits for a lock does not notice that its client has gone: it is asked
+        first, so that tries in vain do not leave one behind each.
+
+        The connection is closed after a cancel: it may come late, and must not meet the next use.
+        """
+        answer_seconds = max(_LEAST_ANSWER_SECONDS, _ANSWER_SHARE * seconds)
+        with self.limit(connection, seconds, answer_seconds=answer_seconds) as request:
+            try:
+                yield
+            finally:
+                request.end()
+                if request.is_sent:
+                    connection.close()
 
     @contextmanager
     def limit(

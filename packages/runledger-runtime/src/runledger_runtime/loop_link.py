@@ -24,8 +24,6 @@ from .shutdown import StopToken
 ResultT = TypeVar("ResultT")
 
 _PASS_SECONDS: Final = 30.0
-# For the server's answer that it has canceled the pass.
-_ANSWER_SECONDS: Final = 1.0
 
 
 class LoopLink:
@@ -64,7 +62,7 @@ class LoopLink:
         """Make passes until asked to stop.
 
         Args:
-            work: What a pass does in the database; it is canceled after 30 seconds.
+            work: What a pass does in the database; it is given up after 30 seconds.
             then: What follows from its result; returns the seconds until the next pass.
 
         Returns:
@@ -107,16 +105,8 @@ class LoopLink:
     def _on_connection(self, work: Callable[[Connection], ResultT]) -> ResultT:
         if self._connection is None or self._connection.closed:
             self._connection = self._connections.connect(self._name)
-        # Else a server that was slow would go on, and hold the rows from the next pass.
-        limit = self._connections.limit(
-            self._connection, _PASS_SECONDS + _ANSWER_SECONDS, answer_seconds=_ANSWER_SECONDS
-        )
-        with limit as request:
-            result = work(self._connection)
-        if request.is_sent:
-            # It may come late, and cancel the next pass.
-            self._disconnect()
-        return result
+        with self._connections.use(self._connection, _PASS_SECONDS):
+            return work(self._connection)
 
     def _failed(self, error: Exception) -> float:
         self._health.failed(error)

@@ -8,8 +8,8 @@ import functools
 import inspect
 import json
 import re
+import types
 import typing
-from collections import ChainMap
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from typing import Any, Final, TypeAlias, cast
@@ -46,7 +46,7 @@ def payload_decoder(function: Callable[..., object]) -> Decode | None:
     """Return what makes payloads what the second parameter of a handler is annotated with.
 
     A dataclass, a TypedDict, a msgspec Struct or a pydantic model is decoded, and so is a type made
-    of such. Anything else means the payload as it is.
+    of such; names in quotes count as what they name. Anything else means the payload as it is.
 
     Returns:
         None if the handler takes the payload as it is.
@@ -55,8 +55,9 @@ def payload_decoder(function: Callable[..., object]) -> Decode | None:
         UnusableAnnotationError: It has a name that cannot be resolved, it cannot be decoded, or
             the extra `[typed]` is missing.
     """
-    annotation = _payload_annotation(function)
-    models = list(_models(annotation, frozenset()))
+    names = _global_names(function)
+    annotation = _resolved(_payload_annotation(function), names)
+    models = list(_models(annotation, names, frozenset()))
     if not models:
         return None
     try:
@@ -99,20 +100,25 @@ def _payload_annotation(function: Callable[..., object]) -> object:
         return None
     if not parameters or parameters[0].kind not in _POSITIONAL:
         return None
-    annotation = parameters[0].annotation
-    return _resolved(annotation, function) if isinstance(annotation, str) else annotation
+    return parameters[0].annotation
 
 
-def _resolved(annotation: str, function: Callable[..., object]) -> object:
-    names = _global_names(function)
+def _resolved(annotation: object, names: dict[str, Any]) -> object:
+    """Return the annotation with what the names in it stand for."""
+    holder = types.SimpleNamespace(__annotations__={"payload": annotation})
+    # The module's own names go before those known here; builtins come last.
+    known = {**_PLAIN_NAMES, **names}
     try:
-        # The module's own names go before those known here; builtins come last.
-        return eval(annotation, names, ChainMap(names, _PLAIN_NAMES))  # noqa: S307  # the application's own source
+        return typing.get_type_hints(holder, names, known, include_extras=True)["payload"]
     except Exception as error:
-        raise UnusableAnnotationError(
-            f"the payload's annotation {annotation!r} cannot be resolved; its names must be"
-            " those of the module, defined before it, and not for type checkers only"
-        ) from error
+        raise _unresolved(annotation) from error
+
+
+def _unresolved(annotation: object) -> UnusableAnnotationError:
+    return UnusableAnnotationError(
+        f"the payload's annotation {annotation!r} cannot be resolved; its names must be"
+        " those of the module, defined before it, and not for type checkers only"
+    )
 
 
 def _global_names(function: Callable[..., object]) -> dict[str, Any]:
@@ -125,20 +131,40 @@ def _global_names(function: Callable[..., object]) -> dict[str, Any]:
     return getattr(inspect.unwrap(current), "__globals__", {})
 
 
-def _models(annotation: object, seen: frozenset[int]) -> Generator[type]:
+def _models(annotation: object, names: dict[str, Any], seen: frozenset[object]) -> Generator[type]:
     """Yield the classes in an annotation that payloads are decoded to."""
-    if id(annotation) in seen:
-        return
-    seen |= {id(annotation)}
-    arguments = typing.get_args(annotation)
-    if hasattr(type(annotation), "__value__"):
-        # `type Payload = ...` of Python 3.12, which may name itself.
-        yield from _models(getattr(annotation, "__value__", None), seen)
-    elif arguments:
-        for part in (typing.get_origin(annotation), *arguments):
-            yield from _models(part, seen)
-    elif isinstance(annotation, type) and _is_model(annotation):
+    if isinstance(annotation, str | typing.ForwardRef):
+        # In quotes where hints are not looked for, or in a type that names itself.
+        key = annotation if isinstance(annotation, str) else annotation.__forward_arg__
+        parts = () if key in seen else (_resolved(annotation, names),)
+    else:
+        key = id(annotation)
+        parts = () if key in seen else _parts(annotation)
+    for part in parts:
+        yield from _models(part, names, seen | {key})
+    if isinstance(annotation, type) and not parts and _is_model(annotation):
         yield annotation
+
+
+def _parts(annotation: object) -> tuple[object, ...]:
+    """Return what an annotation is made of, nothing if it is not made of others."""
+    try:
+        if hasattr(type(annotation), "__value__"):
+            # `type Payload = ...` of Python 3.12, which may name itself.
+            return (getattr(annotation, "__value__", None),)
+        if isinstance(annotation, typing.NewType):
+            return (annotation.__supertype__,)
+        if isinstance(annotation, typing.TypeVar):
+            return (annotation.__bound__, *annotation.__constraints__)
+    except NameError as error:
+        raise _unresolved(annotation) from error
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Literal:
+        # Texts that are no names.
+        return ()
+    if origin is typing.Annotated:
+        return arguments[:1]
+    return (origin, *arguments) if arguments else ()
 
 
 def _is_model(kind: type[Any]) -> bool:

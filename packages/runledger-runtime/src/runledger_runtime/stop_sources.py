@@ -34,7 +34,8 @@ StopSource: TypeAlias = StopEvent | StopSignals | Callable[[], object] | None
 def watch(source: StopSource, deliver: Callable[[], None]) -> AbstractContextManager[object]:
     """Return a context in which `deliver` is called when the source says stop.
 
-    Signals call it each time, from a signal handler; the others call it once, from a thread.
+    Signals call it each time, from a signal handler; the others call it once, from a thread. One
+    that raises says stop as well, and its error is raised at the end of the context.
 
     Raises:
         SignalsUnavailableError: `supervisor.signals_unavailable` on entering, unless the main
@@ -59,11 +60,18 @@ def watch(source: StopSource, deliver: Callable[[], None]) -> AbstractContextMan
 @contextmanager
 def _watched_event(event: StopEvent, deliver: Callable[[], None]) -> Generator[None]:
     is_over = threading.Event()
+    errors: list[BaseException] = []
 
     def look() -> None:
         # In turns, so that the thread ends with the context though the event may never be set.
         while not is_over.is_set():
-            if event.wait(_EVENT_LOOK_SECONDS):
+            try:
+                is_set = event.wait(_EVENT_LOOK_SECONDS)
+            except BaseException as error:  # noqa: BLE001  # raised again by the waiting thread
+                # Of another process, which has gone: nobody could set it any more.
+                errors.append(error)
+                is_set = True
+            if is_set:
                 deliver()
                 return
 
@@ -72,6 +80,8 @@ def _watched_event(event: StopEvent, deliver: Callable[[], None]) -> Generator[N
         yield
     finally:
         is_over.set()
+    if errors:
+        raise errors[0]
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -271,7 +270,8 @@ def _check_timeout(timeout: object) -> None:
         )
     if timeout > threading.TIMEOUT_MAX:
         raise ShutdownTimeoutTooLargeError(timeout)
-    if math.isnan(timeout) or timeout < 0:
+    # NaN is less than nothing, and not more either.
+    if not timeout >= 0:
         raise ValidationError(
             codes.INPUT_OUT_OF_RANGE, "timeout must be 0 seconds or more", field="timeout"
         )

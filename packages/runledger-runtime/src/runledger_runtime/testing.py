@@ -11,10 +11,19 @@ from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
 
+import psycopg
 from psycopg_pool import ConnectionPool
 
-from runledger_core import JobFailure, UnavailableError, check_int
+from runledger_core import (
+    JobFailure,
+    UnavailableError,
+    ValidationError,
+    check_bool,
+    check_int,
+    codes,
+)
 from runledger_core.limits import INT32_MAX
+from runledger_postgres import classify_query_error
 from runledger_postgres.direct import Connection
 from runledger_postgres.lifecycle import (
     ClaimedJob,
@@ -132,18 +141,42 @@ def drain(
 
     Raises:
         UnavailableError: `db.lock_timeout` if another transaction keeps a claimed job locked;
-            another `db.*` code if the database is away.
-        ValidationError: An `input.*` code for the limit.
+            `db.unavailable` if the database is away, or another `db.*` code.
+        ValidationError: An `input.*` code that names the argument.
     """
+    _require_kinds(pool, catalog)
+    check_bool(retry_at_once, field="retry_at_once")
     if limit is not None:
         check_int(limit, field="limit", minimum=1, maximum=INT32_MAX)
     registry = catalog.to_registry() if isinstance(catalog, JobCatalog) else catalog
     connections = EngineConnections(pool)
     try:
-        with registry.event_loop.held(), closing(connections.connect("drain")) as connection:
+        with registry.event_loop.held(), closing(_connect(connections)) as connection:
             return _Drain(pool, registry, connection, retry_at_once=retry_at_once).run(limit)
     finally:
         connections.close()
+
+
+def _require_kinds(pool: object, catalog: object) -> None:
+    if not isinstance(pool, ConnectionPool):
+        raise ValidationError(
+            codes.INPUT_WRONG_TYPE, "pool must be a pool of psycopg connections", field="pool"
+        )
+    if not isinstance(catalog, JobCatalog | JobRegistry):
+        raise ValidationError(
+            codes.INPUT_WRONG_TYPE, "catalog must be a JobCatalog or a JobRegistry", field="catalog"
+        )
+
+
+def _connect(connections: EngineConnections) -> Connection:
+    try:
+        return connections.connect("drain")
+    except psycopg.Error as error:
+        raise classify_query_error(error) from error
+    except UnicodeError as error:
+        # Python encodes the host; what no name can be ends there.
+        unreachable = psycopg.OperationalError("the host name cannot be encoded")
+        raise classify_query_error(unreachable) from error
 
 
 class _Drain:

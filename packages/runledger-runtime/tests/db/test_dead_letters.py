@@ -19,9 +19,17 @@ from runledger_core import (
     JobEnqueue,
     JobFailure,
 )
-from runledger_postgres import claim_jobs, enqueue_job, enqueue_jobs, upsert_job_definition
+from runledger_postgres import (
+    claim_jobs,
+    connect_pool,
+    enqueue_job,
+    enqueue_jobs,
+    upsert_job_definition,
+)
 from runledger_runtime import JobRegistry, JobsConfig, Supervisor
 from runledger_test_support import expire_lease
+
+from ._nameless import NamelessError
 
 
 class Payments:
@@ -90,6 +98,52 @@ def test_services_of_an_ended_attempt_are_refused_but_the_pool_is_lent(
         context.log("INFO", "late")
     with context.connection() as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_what_a_hook_sets_on_a_connection_does_not_reach_the_next_borrower(
+    runledger_database: Any,
+) -> None:
+    payments = Payments()
+    with connect_pool(runledger_database.dsn, min_size=1, max_size=1) as single:
+        with running(single, payments):
+            enqueue_job(single, JobEnqueue("payments.capture", {}))
+            assert payments.was_told.wait(30)
+        with single.connection() as connection:
+            connection.execute("CREATE TABLE told (n int)")
+
+        with payments.told[0][0].connection() as connection:
+            connection.execute("INSERT INTO told VALUES (1)")
+            connection.execute("SET search_path TO nowhere")
+            connection.execute("LISTEN gossip")
+            connection.execute("SELECT pg_advisory_lock(7)")
+
+        with single.connection() as connection:
+            left = connection.execute(
+                "SELECT current_setting('search_path'),"
+                " (SELECT count(*) FROM pg_listening_channels()),"
+                " (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted"
+                "  AND pid = pg_backend_pid()),"
+                " (SELECT count(*) FROM public.told)"
+            ).fetchone()
+    assert left == ('"$user", public', 0, 0, 1)
+
+
+def test_hook_whose_exception_cannot_be_named_ends_no_thread(
+    runledger_pool: ConnectionPool[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    class Unkind(Payments):
+        def on_dead_letter(
+            self, context: JobContext, payload: Any, info: JobDeadLetterInfo
+        ) -> None:
+            super().on_dead_letter(context, payload, info)
+            raise NamelessError
+
+    unkind = Unkind()
+    with running(runledger_pool, unkind):
+        enqueue_job(runledger_pool, JobEnqueue("payments.capture", {}))
+        assert unkind.was_told.wait(30)
+
+    assert "a dead-letter hook failed" in caplog.messages
 
 
 def test_reaper_tells_of_a_lease_that_expired_on_the_last_attempt(

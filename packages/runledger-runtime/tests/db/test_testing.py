@@ -1,9 +1,11 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from psycopg_pool import ConnectionPool
 
 from runledger_core import JobCompletion, JobEnqueue, JobFailure, JobStatus, Scope, ValidationError
 from runledger_postgres import (
+    QueryUnavailableError,
     cancel_job,
     connect_pool,
     enqueue_job,
@@ -93,6 +95,19 @@ def test_limit_must_be_a_positive_integer(runledger_pool, catalog, limit):
         drain(runledger_pool, catalog, limit=limit)
 
     assert caught.value.field == "limit"
+
+
+@pytest.mark.parametrize(
+    ("field", "given"),
+    [("pool", None), ("pool", "dbname=test"), ("catalog", None), ("retry_at_once", 1)],
+)
+def test_argument_of_another_type_is_refused(runledger_pool, catalog, field, given):
+    arguments = {"pool": runledger_pool, "catalog": catalog, "retry_at_once": False}
+
+    with pytest.raises(ValidationError) as caught:
+        drain(**arguments | {field: given})
+
+    assert (caught.value.code, caught.value.field) == ("input.wrong_type", field)
 
 
 def test_failures_are_stored_as_a_worker_stores_them(runledger_pool, catalog):
@@ -209,6 +224,25 @@ def test_locked_job_is_waited_for(runledger_pool, runledger_database, catalog):
     enqueue(runledger_pool, catalog, "mail")
 
     assert drain(runledger_pool, catalog).succeeded == 1
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "host=127.0.0.1 port=1 dbname=s3cr3t connect_timeout=2",
+        "host=s3cr3t..invalid",
+        "host=s3cr3t.invalid connect_timeout=2",
+    ],
+)
+def test_database_that_is_away_is_told_by_code_and_shows_no_connection_string(catalog, dsn):
+    catalog.job("mail", lambda context, payload: None)
+
+    pool = ConnectionPool(dsn, min_size=0, max_size=1, open=False)
+    with pytest.raises(QueryUnavailableError) as caught:
+        drain(pool, catalog)
+
+    assert caught.value.code == "db.unavailable"
+    assert "s3cr3t" not in f"{caught.value} {caught.value!r}"
 
 
 def test_handler_may_use_the_only_connection_of_the_pool(runledger_database):

@@ -54,6 +54,7 @@ def test_job_with_a_handler_returns_the_catalog():
     assert catalog.contains("jobs.one")
     assert catalog.contains("jobs.two")
     assert not catalog.contains("jobs.three")
+    assert not catalog.contains([])  # pyright: ignore[reportArgumentType]  # the mistake
 
 
 def test_job_without_a_handler_decorates_and_leaves_the_function_as_it_is():
@@ -207,6 +208,22 @@ def test_a_value_that_no_definition_can_have_is_refused(catalog, name, value):
         assert not catalog.contains("jobs.two")
 
 
+@pytest.mark.parametrize("given", [None, {"max_attempts": 2}, JobCatalogDefinitionOverrides()])
+def test_what_are_no_defaults_is_refused_and_changes_nothing(catalog, given):
+    expected = ("catalog.invalid_definition_value", "defaults")
+
+    assert refusal(catalog.defaults, given) == expected
+    assert catalog.definitions() == [JobDefinitionSpec("jobs.one")]
+
+
+@pytest.mark.parametrize("given", [None, {"enabled": False}, JobCatalogDefaults()])
+def test_what_are_no_overrides_is_refused_and_changes_nothing(catalog, given):
+    expected = ("catalog.invalid_job_definition_value", "overrides")
+
+    assert refusal(catalog.definition_overrides, "jobs.one", given) == expected
+    assert catalog.definitions() == [JobDefinitionSpec("jobs.one")]
+
+
 def test_priority_may_be_any_integer(catalog):
     catalog.job("jobs.low", handle, priority=-(2**31))
     catalog.job("jobs.high", handle, priority=2**31 - 1)
@@ -292,7 +309,8 @@ def test_unknown_and_disabled_types_are_told_apart(catalog):
     catalog.job("jobs.off", handle, enabled=False)
 
     for require in (catalog.require_job_type, catalog.require_catalog_enabled_job_type):
-        assert refusal(require, "jobs.two") == ("catalog.unknown_job_type", "job_type")
+        for job_type in ("jobs.two", None, [], {}):
+            assert refusal(require, job_type) == ("catalog.unknown_job_type", "job_type")
     assert catalog.require_job_type("jobs.off") == "jobs.off"
     assert refusal(catalog.require_catalog_enabled_job_type, "jobs.off") == (
         "catalog.disabled_job_type",
@@ -351,7 +369,14 @@ def test_a_frozen_catalog_refuses_changes(catalog):
     assert catalog.job_enqueue("jobs.one", {}).job_type == "jobs.one"
 
 
-@pytest.mark.parametrize("job_types", [[], (), "jobs.one"])
+@pytest.mark.parametrize("scope", [None, ["jobs.one"], "jobs.one"])
+def test_an_exact_sync_refuses_what_is_no_scope_before_sql(catalog, scope):
+    expected = ("catalog.invalid_exact_sync_scope", "scope")
+
+    assert refusal(catalog.sync_definitions_exact, None, scope) == expected
+
+
+@pytest.mark.parametrize("job_types", [[], (), "jobs.one", None, 5])
 def test_a_scope_needs_types(job_types):
     assert refusal(JobCatalogSyncScope, job_types)[0] == "catalog.invalid_exact_sync_scope"
 

@@ -149,9 +149,27 @@ def test_a_second_schedule_of_a_name_is_refused(catalog):
 def test_what_is_no_spec_is_refused(catalog):
     upsert = spec().upsert
 
-    assert refusal(catalog.schedule, upsert)[0] == "catalog.invalid_schedule_spec"
+    assert refusal(catalog.schedule, upsert) == ("catalog.invalid_schedule_spec", "spec")
+    assert refusal(catalog.schedule, None) == ("catalog.invalid_schedule_spec", "spec")
     error = refused(catalog.sync_schedules_with, None, [spec("nightly"), upsert])
     assert (error.code, error.entry_index) == ("catalog.invalid_schedule_spec", 1)
+
+
+@pytest.mark.parametrize("specs", [None, 5])
+def test_a_sync_refuses_what_is_no_list_of_specs_before_sql(catalog, specs):
+    expected = ("catalog.invalid_schedule_spec", "specs")
+    scope = JobCatalogScheduleSyncScope(["hourly"])
+
+    assert refusal(catalog.sync_schedules_with, None, specs) == expected
+    assert refusal(catalog.sync_schedules_exact_with, None, scope, specs) == expected
+
+
+@pytest.mark.parametrize("scope", [None, ["hourly"], "hourly"])
+def test_an_exact_sync_refuses_what_is_no_scope_before_sql(catalog, scope):
+    expected = ("catalog.invalid_exact_schedule_sync_scope", "scope")
+
+    assert refusal(catalog.sync_schedules_exact, None, scope) == expected
+    assert refusal(catalog.sync_schedules_exact_with, None, scope, [spec()]) == expected
 
 
 def test_a_frozen_catalog_takes_no_schedule(catalog):
@@ -180,7 +198,7 @@ def test_a_catalog_without_schedules_has_no_scope(catalog):
     assert refusal(catalog.schedule_sync_scope)[0] == "catalog.invalid_exact_schedule_sync_scope"
 
 
-@pytest.mark.parametrize("given", [[], (), "hourly"])
+@pytest.mark.parametrize("given", [[], (), "hourly", None, 5])
 def test_a_schedule_scope_needs_names(given):
     assert refusal(JobCatalogScheduleSyncScope, given) == (
         "catalog.invalid_exact_schedule_sync_scope",

@@ -38,11 +38,12 @@ def catalog() -> JobCatalog:
     [
         ("jobs.none", "catalog.unknown_job_type"),
         ("", "catalog.unknown_job_type"),
+        ({}, "catalog.unknown_job_type"),
         ("jobs.off", "catalog.disabled_job_type"),
     ],
 )
 def test_types_that_cannot_be_enqueued_are_refused_where_they_are_named(
-    catalog: JobCatalog, job_type: str, code: str
+    catalog: JobCatalog, job_type: Any, code: str
 ) -> None:
     dag = catalog.workflow_dag("test.workflow").job("a", "jobs.one", {})
     built = WorkflowStepEnqueue("b", job_type or "jobs.none", payload={})

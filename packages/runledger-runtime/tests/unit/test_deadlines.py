@@ -60,6 +60,37 @@ def test_callback_that_asks_for_it_is_called_again(deadlines: Deadlines):
     assert (deadlines._callbacks, deadlines._heap) == ({}, [])
 
 
+def test_callback_that_fails_does_not_cost_the_others_their_deadlines(
+    deadlines: Deadlines, caplog: pytest.LogCaptureFixture
+):
+    called = threading.Event()
+
+    def fail() -> None:
+        raise LookupError
+
+    with deadlines.after(SOON, fail), deadlines.after(2 * SOON, called.set):
+        assert called.wait(PATIENCE_SECONDS)
+
+    assert [record.getMessage() for record in caplog.records] == ["a deadline could not be kept"]
+
+
+def test_thread_that_was_not_to_be_had_is_tried_again_for_the_next_block(
+    deadlines: Deadlines, monkeypatch: pytest.MonkeyPatch
+):
+    called = threading.Event()
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError), deadlines.after(SOON, called.set):
+            pass
+
+    with deadlines.after(SOON, called.set):
+        assert called.wait(PATIENCE_SECONDS)
+
+
 class Link:
     """A connection that counts who cancels what runs on it."""
 

@@ -10,7 +10,17 @@ import functools
 import subprocess
 import sys
 import uuid
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict, cast
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NewType,
+    Optional,
+    TypedDict,
+    TypeVar,
+    cast,
+)
 
 import msgspec
 import pydantic
@@ -24,7 +34,7 @@ from runledger_runtime.errors import CatalogError, RegistryError
 from runledger_runtime.registry import JobRegistry
 
 if TYPE_CHECKING:
-    from decimal import Decimal  # noqa: F401  # for the type checker only: that is the case
+    from decimal import Decimal  # for the type checker only: that is the case
 
 CONTEXT: Any = object()
 WHEN = "2026-01-02T03:04:05Z"
@@ -162,6 +172,82 @@ def test_pydantic_dataclass_is_validated_by_pydantic():
 )
 def test_type_that_is_made_of_models_is_decoded(annotation: Any):
     assert received(annotation, [{"sku": "a", "count": 2}]) == [Line("a", 2)]
+
+
+LineId = NewType("LineId", Line)
+QuotedLineId = NewType("QuotedLineId", "Line")
+LineT = TypeVar("LineT", bound=Line)
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        Optional["Line"],
+        "Optional['Line']",
+        Annotated["Line", "a line"],
+        LineId,
+        "LineId",
+        Optional[LineId],  # noqa: UP045
+        LineT,
+    ],
+)
+def test_model_behind_another_name_is_decoded(annotation: Any):
+    assert received(annotation, {"sku": "a"}) == Line("a")
+
+
+@pytest.mark.parametrize(
+    "annotation", [list["Line"], list["LineId"], "list['Line']", "list[LineT]"]
+)
+def test_list_of_models_behind_other_names_is_decoded(annotation: Any):
+    assert received(annotation, [{"sku": "a"}]) == [Line("a")]
+
+
+def test_mapping_to_a_quoted_model_is_decoded():
+    assert received(dict[str, "Inner"], {"x": {"sku": "a"}}) == {"x": Inner(sku="a")}
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        list["Decimal"],
+        Optional["Decimal"],
+        "dict[str, 'Decimal']",
+        NewType("N", "Decimal"),
+        TypeVar("T", bound="Decimal"),
+    ],
+)
+def test_name_inside_of_an_annotation_that_cannot_be_resolved_is_refused(annotation: Any):
+    with pytest.raises(RegistryError) as failed:
+        received(annotation, {})
+
+    assert failed.value.code == "registry.unusable_payload_annotation"
+    assert "Decimal" in failed.value.client_message
+
+
+def test_name_that_no_decoder_would_find_is_refused_at_registration():
+    with pytest.raises(RegistryError) as failed:
+        received(QuotedLineId, {})
+
+    assert failed.value.code == "registry.unusable_payload_annotation"
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        list[Literal["Decimal", "Line"]],
+        "Literal['Line']",
+        Annotated[str, "Line"],
+        NewType("Name", str),
+        TypeVar("T"),
+        "list[JsonValue]",
+        dict[str, "JsonValue"],
+        list["JsonValue"],
+    ],
+)
+def test_texts_that_are_no_names_and_other_plain_types_get_the_payload_itself(annotation: Any):
+    payload: JsonValue = ["Line"]
+
+    assert received(annotation, payload) is payload
 
 
 def test_list_of_pydantic_models_is_decoded():

@@ -56,3 +56,16 @@ def test_something_else_is_no_stop_source():
 
     assert caught.value.code == "input.wrong_type"
     assert caught.value.field == "stop"
+
+
+def test_an_event_that_raises_delivers_and_its_error_is_raised_at_the_end():
+    class Gone(threading.Event):
+        """An event of another process, which has gone."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            raise ConnectionResetError
+
+    delivered = SimpleQueue()
+
+    with pytest.raises(ConnectionResetError), watch(Gone(), lambda: delivered.put("stop")):
+        assert delivered.get(timeout=10) == "stop"

@@ -387,6 +387,7 @@ def test_the_longest_timeout_is_waited_for(group, cooperative):
         (-1, "input.out_of_range"),
         (math.nan, "input.out_of_range"),
         (-math.inf, "input.out_of_range"),
+        (-(10**400), "input.out_of_range"),
         (None, "input.wrong_type"),
         ("30", "input.wrong_type"),
         (True, "input.wrong_type"),

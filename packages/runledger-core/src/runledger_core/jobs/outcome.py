@@ -1,16 +1,19 @@
 """What a handler hands back: a completion, a failure, or progress on the way."""
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import ClassVar, Self
+from dataclasses import KW_ONLY, dataclass, field
+from typing import ClassVar, Final, Self
 
 from runledger_core import codes
+from runledger_core._copies import with_fields
 from runledger_core._pickling import rebuild_exception
 from runledger_core.errors import ValidationError
 from runledger_core.jobs.status import JobFailureKind, JobStage
 from runledger_core.jsonvalue import UNSET, JsonInput, Unset, encode_json
 from runledger_core.limits import INT64_MAX, current_limits
 from runledger_core.text import check_choice, check_int, sanitize_text
+
+_PROGRESS_FIELDS: Final = ("progress_done", "progress_total")
 
 
 class _WithOutput:
@@ -25,7 +28,9 @@ class _WithOutput:
         """Return the function for this access."""
 
         def with_output(output: JsonInput) -> "JobCompletion":
-            return owner(output) if instance is None else replace(instance, output=output)
+            if instance is None:
+                return owner(output)
+            return with_fields(instance, output=output, output_json=_encoded_output(output))
 
         return with_output
 
@@ -64,12 +69,10 @@ class JobCompletion:
             ValidationError: An `input.*` code that names the field or the JSON path.
         """
         store = object.__setattr__
-        limits = current_limits()
-        store(self, "output_json", _encoded(self.output, "output", limits.output_bytes))
-        checkpoint = _encoded(self.checkpoint, "checkpoint", limits.checkpoint_bytes)
-        store(self, "checkpoint_json", checkpoint)
+        store(self, "output_json", _encoded_output(self.output))
+        store(self, "checkpoint_json", _encoded_checkpoint(self.checkpoint))
         done, total = _checked_progress(
-            self.progress_done, self.progress_total, fields=("progress_done", "progress_total")
+            self.progress_done, self.progress_total, fields=_PROGRESS_FIELDS
         )
         store(self, "progress_done", done)
         store(self, "progress_total", total)
@@ -85,7 +88,8 @@ class JobCompletion:
         Raises:
             ValidationError: `input.wrong_type` or `input.out_of_range`.
         """
-        return replace(self, progress_done=done, progress_total=total)
+        checked = _checked_progress(done, total, fields=_PROGRESS_FIELDS)
+        return with_fields(self, progress_done=checked[0], progress_total=checked[1])
 
     def with_checkpoint(self, checkpoint: JsonInput) -> Self:
         """Return a copy with this checkpoint.
@@ -93,7 +97,8 @@ class JobCompletion:
         Raises:
             ValidationError: An `input.*` code that names the JSON path.
         """
-        return replace(self, checkpoint=checkpoint)
+        encoded = _encoded_checkpoint(checkpoint)
+        return with_fields(self, checkpoint=checkpoint, checkpoint_json=encoded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +132,7 @@ class JobProgressUpdate:
         done, total = _checked_progress(self.done, self.total, fields=("done", "total"))
         store(self, "done", done)
         store(self, "total", total)
-        limit = current_limits().checkpoint_bytes
-        store(self, "checkpoint_json", _encoded(self.checkpoint, "checkpoint", limit))
+        store(self, "checkpoint_json", _encoded_checkpoint(self.checkpoint))
 
 
 class JobFailure(Exception):  # noqa: N818  # an outcome that can be raised, named like its row
@@ -212,8 +216,16 @@ class JobFailure(Exception):  # noqa: N818  # an outcome that can be raised, nam
         return rebuild_exception, (type(self), self.args), self.__dict__.copy()
 
 
-def _encoded(value: JsonInput | Unset, name: str, max_bytes: int) -> str | None:
-    return None if value is UNSET else encode_json(value, field=name, max_bytes=max_bytes)
+def _encoded_output(output: JsonInput | Unset) -> str | None:
+    if output is UNSET:
+        return None
+    return encode_json(output, field="output", max_bytes=current_limits().output_bytes)
+
+
+def _encoded_checkpoint(checkpoint: JsonInput | Unset) -> str | None:
+    if checkpoint is UNSET:
+        return None
+    return encode_json(checkpoint, field="checkpoint", max_bytes=current_limits().checkpoint_bytes)
 
 
 def _checked_progress(

@@ -251,7 +251,8 @@ class MissingDependencyError(WorkflowBuildError):
 
     Attributes:
         prerequisite_step_key: The key that no step has.
-        suggestion: The key of a step that looks much like it, if there is one.
+        suggestion: The key of a step that looks much like it, if one of the first 100 does; None
+            for keys of more than 64 characters.
     """
 
     _code = codes.WORKFLOW_INVALID_DAG_MISSING_DEPENDENCY

@@ -1,11 +1,11 @@
 """What a step of a workflow is, and what it waits for."""
 
-import copy
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 from uuid import UUID
 
+from runledger_core._copies import with_fields
 from runledger_core.identifiers import JobType, StepKey
 from runledger_core.jobs.status import JobStage
 from runledger_core.jsonvalue import JsonInput, encode_json
@@ -156,13 +156,8 @@ class WorkflowStepEnqueue:
 def with_dependencies(
     step: WorkflowStepEnqueue, dependencies: Sequence[WorkflowStepDependencySpec]
 ) -> WorkflowStepEnqueue:
-    """Return the step with other dependencies.
-
-    Unlike `dataclasses.replace` this keeps the payload as it was encoded.
-    """
-    copied = copy.copy(step)
-    object.__setattr__(copied, "dependencies", _checked_dependencies(step.step_key, dependencies))
-    return copied
+    """Return the step with other dependencies; the payload stays as it was encoded."""
+    return with_fields(step, dependencies=_checked_dependencies(step.step_key, dependencies))
 
 
 def dependency_of(

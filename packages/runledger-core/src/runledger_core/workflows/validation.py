@@ -1,6 +1,6 @@
 """Checks of a whole graph, in time linear in its steps and dependencies and without recursion."""
 
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import islice
 from typing import Final, TypeVar
@@ -20,8 +20,9 @@ KeyT = TypeVar("KeyT", bound=str)
 # A graph is stored as one jsonb array too, which ends at 256 MiB and needs up to six bytes for one
 # character of JSON.
 _MAX_GRAPH_CHARACTERS: Final = 40_000_000
-# Looking for a similar key is slow, and only a kindness.
-_LIKELY_KEYS: Final = 1_000
+# Looking for a similar key is slow, and only a kindness: an append looks while it holds the run.
+_LIKELY_KEYS: Final = 100
+_LIKELY_CHARACTERS: Final = 64
 
 
 def validate_workflow_dag(steps: Sequence[WorkflowStepEnqueue]) -> None:
@@ -152,13 +153,17 @@ def _check_prerequisites(steps: Sequence[WorkflowStepEnqueue], keys: Mapping[str
         for edge in step.dependencies:
             missing = edge.prerequisite_step_key
             if missing not in keys:
-                likely = get_close_matches(missing, islice(keys, _LIKELY_KEYS), n=1)
                 raise MissingDependencyError(
-                    step.step_key,
-                    missing,
-                    suggestion=likely[0] if likely else None,
-                    entry_index=index,
+                    step.step_key, missing, suggestion=_similar(missing, keys), entry_index=index
                 )
+
+
+def _similar(missing: str, keys: Iterable[str]) -> str | None:
+    if len(missing) > _LIKELY_CHARACTERS:
+        return None
+    short = (key for key in islice(keys, _LIKELY_KEYS) if len(key) <= _LIKELY_CHARACTERS)
+    found = get_close_matches(missing, short, n=1)
+    return found[0] if found else None
 
 
 def _check_cycles(steps: Sequence[WorkflowStepEnqueue]) -> None:

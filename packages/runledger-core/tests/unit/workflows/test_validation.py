@@ -3,6 +3,7 @@ import sys
 import pytest
 
 from runledger_core import (
+    MissingDependencyError,
     ValidationError,
     WorkflowDependencyReleaseMode,
     WorkflowStepDependencySpec,
@@ -190,6 +191,26 @@ def test_append_suggests_existing_steps_too():
         validate_workflow_step_append(["approval"], [step("a", "aproval")])
 
     assert "did you mean 'approval'?" in caught.value.client_message
+
+
+@pytest.mark.parametrize(
+    ("existing", "missing", "suggestion"),
+    [
+        ([f"s{number}" for number in range(98)] + ["approval"], "aproval", "approval"),
+        ([f"s{number}" for number in range(99)] + ["approval"], "aproval", None),
+        (["a" * 64], "b" + "a" * 63, "a" * 64),
+        (["a" * 64], "a" * 65, None),
+        (["a" * 65], "a" * 64, None),
+    ],
+    ids=["hundredth", "behind it", "64 characters", "longer prerequisite", "longer step"],
+)
+def test_effort_for_a_suggestion_is_bounded(
+    existing: list[str], missing: str, suggestion: str | None
+):
+    with pytest.raises(MissingDependencyError) as caught:
+        validate_workflow_step_append(existing, [step("new", missing)])
+
+    assert caught.value.suggestion == suggestion
 
 
 def test_outside_prerequisites_are_told_once_as_they_come():

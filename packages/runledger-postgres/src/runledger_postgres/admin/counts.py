@@ -9,6 +9,7 @@ from sqlalchemy import literal, select, union_all
 
 from runledger_core import JobStatus, Scope
 
+from .._arguments import check_kind
 from .._database import Database
 from .._rows import Statement, column
 from .._scope import IN_SCOPE, scope_parameters
@@ -86,8 +87,12 @@ COUNT_JOBS_BY_STATUS_BOUNDED: Final = Statement(
 def count_jobs(db: Database, chosen: JobFilter) -> int:
     """Return how many jobs a filter chooses, exactly; reads all of them.
 
+    Raises:
+        ValidationError: `input.wrong_type`.
+
     Transaction: joins the caller's or opens one.
     """
+    check_kind(chosen, JobFilter, field="chosen")
     return count_all(db, job_queue, *job_conditions(chosen))
 
 
@@ -99,11 +104,12 @@ def count_jobs_bounded(db: Database, chosen: JobFilter, *, cap: int) -> BoundedC
         cap: Where counting stops, 1 or more.
 
     Raises:
-        ValidationError: `input.out_of_range`.
+        ValidationError: `input.out_of_range` or `input.wrong_type`.
 
     Transaction: joins the caller's or opens one.
     """
-    check_cap(cap)
+    check_kind(chosen, JobFilter, field="chosen")
+    cap = check_cap(cap)
     ones = select(literal(1).label("one")).select_from(job_queue)
     # Jobs of a workflow run are few and have an index of their own.
     if chosen.statuses and chosen.workflow_run_id is None:

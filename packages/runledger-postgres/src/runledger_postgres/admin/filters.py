@@ -23,7 +23,7 @@ from runledger_core import (
     current_limits,
 )
 
-from .._arguments import check_kind
+from .._arguments import check_kind, check_list, is_kind
 from .tables import job_queue
 
 Status = TypeVar("Status", bound=StrEnum)
@@ -98,7 +98,7 @@ def chosen_statuses(status: Status | Sequence[Status], choices: type[Status]) ->
         ValidationError: `input.wrong_type` or `input.out_of_range`.
     """
     # A StrEnum is a str, which is a sequence.
-    given = (status,) if isinstance(status, str) else status
+    given = (status,) if is_kind(status, str) else check_list(status, field="status")
     return tuple(dict.fromkeys(check_choice(one, field="status", choices=choices) for one in given))
 
 

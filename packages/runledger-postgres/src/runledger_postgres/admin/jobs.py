@@ -8,6 +8,7 @@ from uuid import UUID
 
 from sqlalchemy import SelectBase, select, union_all
 
+from .._arguments import check_kind
 from .._database import Database
 from ..jobs import JobSummary
 from ._arms import RARE, arms_of
@@ -39,10 +40,11 @@ def list_jobs(
         At most `limit` jobs, those next to the cursor, by descending id; ids are time-ordered.
 
     Raises:
-        ValidationError: `job.invalid_pagination`, or an `input.*` code for a cursor.
+        ValidationError: `job.invalid_pagination`, or an `input.*` code for filter or cursor.
 
     Transaction: joins the caller's or opens one.
     """
+    check_kind(chosen, JobFilter, field="chosen")
     page = IdPage(limit, after=after, before=before)
     return page.newest_first(fetch(db, _select_page(chosen, page), JobSummary))
 

@@ -28,6 +28,7 @@ from sqlalchemy import (
 from runledger_core import Scope
 from runledger_core.workflows import WorkflowRunStatus
 
+from .._arguments import check_kind
 from .._database import Database
 from .._rows import Statement, column
 from .._scope import IN_SCOPE, scope_parameters
@@ -108,10 +109,11 @@ def list_workflow_runs(
         At most `limit` runs, those next to the cursor, by descending id; ids are time-ordered.
 
     Raises:
-        ValidationError: `job.invalid_pagination`, or an `input.*` code for a cursor.
+        ValidationError: `job.invalid_pagination`, or an `input.*` code for filter or cursor.
 
     Transaction: joins the caller's or opens one.
     """
+    check_kind(chosen, WorkflowRunFilter, field="chosen")
     page = IdPage(limit, after=after, before=before)
     return page.newest_first(fetch(db, _select_page(chosen, page), WorkflowRunSummary))
 
@@ -119,8 +121,12 @@ def list_workflow_runs(
 def count_workflow_runs(db: Database, chosen: WorkflowRunFilter) -> int:
     """Return how many runs a filter chooses, exactly; reads all of them.
 
+    Raises:
+        ValidationError: `input.wrong_type`.
+
     Transaction: joins the caller's or opens one.
     """
+    check_kind(chosen, WorkflowRunFilter, field="chosen")
     conditions = [*conditions_but_status(chosen), _has_chosen_status(chosen)]
     return count_all(db, workflow_runs, *conditions)
 
@@ -135,11 +141,12 @@ def count_workflow_runs_bounded(
         cap: Where counting stops, 1 or more.
 
     Raises:
-        ValidationError: `input.out_of_range`.
+        ValidationError: `input.out_of_range` or `input.wrong_type`.
 
     Transaction: joins the caller's or opens one.
     """
-    check_cap(cap)
+    check_kind(chosen, WorkflowRunFilter, field="chosen")
+    cap = check_cap(cap)
     ones = (
         select(literal(1).label("one"))
         .select_from(workflow_runs)

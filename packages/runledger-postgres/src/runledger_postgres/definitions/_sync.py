@@ -136,7 +136,7 @@ def _by_type(specs: Sequence[JobDefinitionSpec]) -> dict[str, DefinitionValues]:
 
 
 def _checked_scope(scope: Collection[str]) -> set[str]:
-    check_list(scope, field="scope")
+    scope = check_list(scope, field="scope")
     if not scope:
         raise _empty_list("scope")
     return {JobType(job_type) for job_type in scope}

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from runledger_core import EnqueueDisposition, ErrorCategory, JobEnqueue
 
+from .._arguments import check_list, is_checked
 from .._database import Database
 from .._rows import Statement
 from .._session import Bound, run
@@ -106,13 +107,14 @@ def enqueue_jobs(db: Database, requests: Sequence[JobEnqueue]) -> list[EnqueuedJ
 
     Raises:
         ValidationError: As `enqueue_job`; `entry_index` tells which request was refused. Also
-            `job.enqueue_batch_too_large` if the payloads are too large for one statement.
+            `job.enqueue_batch_too_large` if the payloads are too large for one statement, and
+            `input.wrong_type` for what is no list.
         ConflictError: As `enqueue_job`, also between two requests of the same call.
         UnavailableError: As `enqueue_job`.
 
     Transaction: joins the caller's, or opens one on a pool and on an idle autocommit connection.
     """
-    requests = list(requests)
+    requests = check_list(requests, field="requests")
     _require_sendable(requests)
     if not requests:
         return []
@@ -132,7 +134,7 @@ def _enqueue_unkeyed(db: Database, requests: Sequence[JobEnqueue]) -> list[Enque
 def _require_sendable(requests: Sequence[JobEnqueue]) -> None:
     characters = 0
     for index, request in enumerate(requests):
-        if not isinstance(request, JobEnqueue):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers without a type checker
+        if not is_checked(request, JobEnqueue):
             raise refusal(
                 ErrorCategory.VALIDATION,
                 "input.wrong_type",

@@ -2,7 +2,7 @@
 
 from ._cancel import cancel_job, cancel_jobs
 from ._cancel_run import CanceledWorkflowRun, cancel_workflow_run
-from ._claim import ClaimRequest, claim_jobs
+from ._claim import ClaimRequest, claim_jobs, find_claimable_jobs, find_due_jobs
 from ._claimed import ClaimedJob, UndecodableJob
 from ._ending import FailureDisposition, dead_letter_reason
 from ._failure import FailureEntry, FailureOutcome, complete_job_failure, fail_jobs
@@ -49,7 +49,9 @@ __all__ = [
     "complete_jobs",
     "dead_letter_reason",
     "fail_jobs",
+    "find_claimable_jobs",
     "find_claims",
+    "find_due_jobs",
     "has_open_work",
     "heartbeat_job",
     "heartbeat_jobs",

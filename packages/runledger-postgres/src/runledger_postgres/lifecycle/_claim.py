@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from typing import Any, Final
+from uuid import UUID
 
 from psycopg_pool import ConnectionPool
 
@@ -21,12 +22,14 @@ from ._claimed import CLAIMED_COLUMNS, ClaimedJob, ClaimedRow, decode_claim
 from ._failure import fail_jobs
 from ._lease import require_lease_ttl
 from ._ready import (
+    FIND_DUE_JOBS,
     FLIP_LIMIT,
     IS_CLAIMABLE,
     LOOK_AT_BACKLOG,
     READY_DUE_JOBS,
     WANTED_TYPES,
     Backlog,
+    FoundJobRow,
     ReadyMark,
     waiting_parameters,
     wanted_parameters,
@@ -76,9 +79,7 @@ WALK_AS_BEFORE: Final = Statement(
 # that another worker took meanwhile drops out. SKIP LOCKED never waits, so it cannot deadlock.
 # Arrays instead of joins, and a status that no partial index knows: the primary key is then the
 # best way to a row for every plan, also for one made when the queue was empty.
-CLAIM_JOBS: Final = Statement(
-    f"""
-    WITH candidates AS MATERIALIZED (
+_LOCKED: Final = f"""candidates AS MATERIALIZED (
         SELECT c.id
         FROM {WANTED_TYPES}
         CROSS JOIN LATERAL (
@@ -99,7 +100,10 @@ CLAIM_JOBS: Final = Statement(
         ORDER BY ~q.priority, q.next_run_at, q.id
         LIMIT %(limit)s::int8
         FOR NO KEY UPDATE SKIP LOCKED
-    ), claimed AS (
+    )"""
+CLAIM_JOBS: Final = Statement(
+    f"""
+    WITH {_LOCKED}, claimed AS (
         UPDATE runledger.job_queue AS q
         SET
             status = 'LEASED',
@@ -122,6 +126,7 @@ CLAIM_JOBS: Final = Statement(
     """,
     ClaimedRow,
 )
+FIND_CLAIMABLE_JOBS: Final = Statement(f"WITH {_LOCKED} SELECT l.id FROM locked AS l", FoundJobRow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +152,8 @@ class ClaimRequest:
         marks: By type, where to begin; what sorts before is not found. A type
             without one is searched from its start.
         waiting_from: Where flip and look begin among waiting jobs; None for the start.
+        left_out: Jobs that are neither readied nor claimed, nor seen by the look.
+        flip_limit: Most jobs to ready.
         has_flip: Whether jobs that came due are readied first.
         has_look: Whether to look at what is left.
     """
@@ -159,6 +166,8 @@ class ClaimRequest:
     lease_ttl_seconds: int
     marks: Mapping[str, ReadyMark] = field(default_factory=dict[str, ReadyMark])
     waiting_from: datetime | None = None
+    left_out: Sequence[UUID] = ()
+    flip_limit: int = FLIP_LIMIT
     has_flip: bool = True
     has_look: bool = True
 
@@ -191,11 +200,11 @@ def claim_jobs(
     Transaction: joins the caller's or opens one; rows locked by others are skipped.
     """
     owner = check_text(worker_id, field="worker_id", max_characters=200)
-    check_int(limit, field="limit", minimum=1, maximum=MAX_CLAIM)
+    limit = check_int(limit, field="limit", minimum=1, maximum=MAX_CLAIM)
     ttl = require_lease_ttl(lease_ttl_seconds)
-    if job_types is not None and not job_types:
-        return []
     types = None if job_types is None else _checked_types(job_types)
+    if types is not None and not types:
+        return []
     is_committing = _is_committing(db)
     if types is None:
         types = _defined_types(db)
@@ -226,21 +235,15 @@ def claim_statements(request: ClaimRequest) -> list[Bound[Any]]:
 
     The transaction then walks indexes in their order; `WALK_AS_BEFORE` ends that.
     """
-    wanted = wanted_parameters(request.job_types, request.marks)
-    waiting = waiting_parameters(request.waiting_from)
-    claim = wanted | {
-        "worker_id": request.worker_id,
-        "limit": request.limit,
-        "window": request.window,
-        "lease_ttl_seconds": request.lease_ttl_seconds,
-    }
+    ready, waiting = _ready_parameters(request), _waiting_parameters(request)
     bounds: list[Bound[Any]] = [Bound(WALK_IN_ORDER)]
     if request.has_flip:
         # A statement before the claim, which sees what it changed.
-        bounds.append(Bound(READY_DUE_JOBS, waiting | {"limit": FLIP_LIMIT}))
-    bounds.append(Bound(CLAIM_JOBS, claim))
+        bounds.append(Bound(READY_DUE_JOBS, waiting | {"limit": request.flip_limit}))
+    lease = {"worker_id": request.worker_id, "lease_ttl_seconds": request.lease_ttl_seconds}
+    bounds.append(Bound(CLAIM_JOBS, ready | _bounds(request) | lease))
     if request.has_look:
-        bounds.append(Bound(LOOK_AT_BACKLOG, wanted | waiting))
+        bounds.append(Bound(LOOK_AT_BACKLOG, ready | waiting))
     return bounds
 
 
@@ -252,6 +255,37 @@ def claim_results(
         return results[-1], None
     rows, (backlog,) = results[-2:]
     return rows, backlog
+
+
+def find_claimable_jobs(db: Database, request: ClaimRequest) -> list[UUID]:
+    """Return the jobs that a claim would lease, without the flip and the lease.
+
+    Transaction: joins the caller's or opens one; rows locked by others are skipped.
+    """
+    found = Bound(FIND_CLAIMABLE_JOBS, _ready_parameters(request) | _bounds(request))
+    return [row.id for row in run_all(db, [Bound(WALK_IN_ORDER), found, Bound(WALK_AS_BEFORE)])[1]]
+
+
+def find_due_jobs(db: Database, request: ClaimRequest) -> list[UUID]:
+    """Return the jobs that a claim would ready first, without doing so.
+
+    Transaction: joins the caller's or opens one; rows locked by others are skipped.
+    """
+    found = Bound(FIND_DUE_JOBS, _waiting_parameters(request) | {"limit": request.flip_limit})
+    return [row.id for row in run(db, found)]
+
+
+def _ready_parameters(request: ClaimRequest) -> dict[str, object]:
+    left_out = {"left_out": list(request.left_out)}
+    return wanted_parameters(request.job_types, request.marks) | left_out
+
+
+def _waiting_parameters(request: ClaimRequest) -> dict[str, object]:
+    return waiting_parameters(request.waiting_from) | {"left_out": list(request.left_out)}
+
+
+def _bounds(request: ClaimRequest) -> dict[str, object]:
+    return {"limit": request.limit, "window": request.window}
 
 
 def _is_committing(db: Database) -> bool:
@@ -275,10 +309,9 @@ def _best_first(rows: Sequence[ClaimedRow]) -> list[ClaimedRow]:
 
 
 def _checked_types(job_types: Sequence[str]) -> list[str]:
-    check_list(job_types, field="job_types")
     return [
         check_text(job_type, field=f"job_types[{index}]", max_characters=200)
-        for index, job_type in enumerate(job_types)
+        for index, job_type in enumerate(check_list(job_types, field="job_types"))
     ]
 
 

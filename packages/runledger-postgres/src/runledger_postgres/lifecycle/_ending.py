@@ -18,6 +18,7 @@ from runledger_core import (
     decode_json,
 )
 
+from .._arguments import check_kind
 from .._rows import column
 from ._lease import CLOCK_AFTER_LOCKS
 
@@ -193,8 +194,12 @@ def end_failed_attempts(*, locked: LiteralString, guard: LiteralString) -> Liter
 
 
 def dead_letter_reason(kind: JobFailureKind) -> JobDeadLetterReason:
-    """Return why a failure of this kind became a dead letter."""
-    if not kind.is_retryable:
+    """Return why a failure of this kind became a dead letter.
+
+    Raises:
+        ValidationError: `input.wrong_type`.
+    """
+    if not check_kind(kind, JobFailureKind, field="kind").is_retryable:
         return JobDeadLetterReason.FAILURE_KIND_NON_RETRYABLE
     if kind is JobFailureKind.LEASE_EXPIRED:
         return JobDeadLetterReason.LEASE_EXPIRED

@@ -69,7 +69,8 @@ class FailureEntry:
         check_kind(self.failure, JobFailure, field="failure")
         if self.retry_delay_ms is not None:
             # Its range is the statement's to judge: a dead letter needs no delay.
-            check_whole(self.retry_delay_ms, field="retry_delay_ms")
+            delay = check_whole(self.retry_delay_ms, field="retry_delay_ms")
+            object.__setattr__(self, "retry_delay_ms", delay)
         if self.traceback is not None:
             check_kind(self.traceback, str, field="traceback")
 

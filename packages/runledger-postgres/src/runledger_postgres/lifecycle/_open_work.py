@@ -75,7 +75,7 @@ def has_open_work(db: Database, job_types: Collection[str], *, worker_id: str) -
 
     Transaction: joins the caller's or opens one; takes no lock.
     """
-    check_list(job_types, field="job_types")
+    job_types = check_list(job_types, field="job_types")
     params = {
         "job_types": [JobType(job_type) for job_type in job_types],
         "worker_id": WorkerId(worker_id),

@@ -27,6 +27,7 @@ WANTED_TYPES: Final = """unnest(
 IS_CLAIMABLE: Final = f"""q.job_type = wanted.job_type
                 AND q.status = 'PENDING'
                 AND q.is_ready
+                AND q.id <> ALL (%(left_out)s::uuid[])
                 AND {_IS_COUNTABLE}
                 AND (~q.priority, q.next_run_at, q.id)
                     >= (wanted.rank, wanted.next_run_at, wanted.id)"""
@@ -63,19 +64,21 @@ class ReadiedRow:
 # before the claim, which would not see what a CTE of its own changes. It never waits, so the clock
 # may be the statement's, which bounds the index scan; a volatile one would walk all that waits.
 # It begins at its mark, not behind it: many rows may be due at the same instant.
-READY_DUE_JOBS: Final = Statement(
-    """
-    WITH due AS MATERIALIZED (
+_DUE: Final = """due AS MATERIALIZED (
         SELECT q.id
         FROM runledger.job_queue AS q
         WHERE q.status = 'PENDING'
             AND NOT q.is_ready
+            AND q.id <> ALL (%(left_out)s::uuid[])
             AND q.next_run_at >= %(waiting_from)s::text::timestamptz
             AND q.next_run_at <= statement_timestamp()
         ORDER BY q.next_run_at
         LIMIT %(limit)s::int8
         FOR NO KEY UPDATE SKIP LOCKED
-    ), readied AS (
+    )"""
+READY_DUE_JOBS: Final = Statement(
+    f"""
+    WITH {_DUE}, readied AS (
         UPDATE runledger.job_queue AS q
         SET is_ready = true
         WHERE q.id = ANY (ARRAY(SELECT d.id FROM due AS d))
@@ -85,6 +88,16 @@ READY_DUE_JOBS: Final = Statement(
     """,
     ReadiedRow,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class FoundJobRow:
+    """A job that a flip or a claim would take."""
+
+    id: UUID
+
+
+FIND_DUE_JOBS: Final = Statement(f"WITH {_DUE} SELECT d.id FROM due AS d", FoundJobRow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +207,7 @@ LOOK_AT_BACKLOG: Final = Statement(
             FROM runledger.job_queue AS q
             WHERE q.status = 'PENDING'
                 AND NOT q.is_ready
+                AND q.id <> ALL (%(left_out)s::uuid[])
                 AND q.next_run_at >= %(waiting_from)s::text::timestamptz
             -- Not by min(): on a misjudged table PostgreSQL 15 then walks all that waits.
             ORDER BY q.next_run_at

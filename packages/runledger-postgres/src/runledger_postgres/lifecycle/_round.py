@@ -11,6 +11,7 @@ import psycopg
 
 from runledger_core import JobLease
 
+from .._arguments import check_kinds
 from .._rows import Statement
 from .._session import Bound, run, run_all, transaction
 from ..errors import QueryError
@@ -256,7 +257,11 @@ def find_claims(
 
     Returns:
         The claimed jobs, best first, and those that cannot be decoded as failures to store.
+
+    Raises:
+        ValidationError: `input.wrong_type`.
     """
+    known = check_kinds(known, JobLease, field="known")
     held = {(lease.job_id, lease.claim_number) for lease in known}
     rows = run(connection, Bound(FIND_CLAIMS, {"worker_id": worker_id}))
     return decode_claim([row for row in rows if (row.id, row.claim_number) not in held])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 from uuid import UUID
@@ -29,6 +29,8 @@ _BATCH: Final = 50
 # What is put right may show what follows from it; so often a run is looked at again at most.
 _ROUNDS: Final = 10
 _FIRST: Final = UUID(int=0)
+# Somebody holds a row of the run or of a job, or a trigger of the host's took too long.
+_OF_ITS_ROWS: Final = frozenset({"db.lock_timeout", "db.object_not_ready", "db.statement_timeout"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,24 +88,27 @@ def verify_workflow_runs(
         limit: Most runs that differ, 1 to 1,000; the rest is not looked at.
         repair: Put right what differs, run by run: steps end as their jobs did, with all that
             follows, steps that nothing holds back are released or canceled, counters and statuses
-            are counted anew, and jobs of a canceled run are canceled.
+            are counted anew, and jobs of a canceled run are canceled. What keeps one run from that
+            keeps no other.
         lock_timeout_ms: Longest wait for the row of a run to repair, or of one of its jobs, in
             milliseconds.
 
     Returns:
         All differences of the runs that differ. With `repair` those that were found under the
-        run's lock; a released step whose job was deleted cannot be repaired.
+        run's lock; a released step whose job was deleted cannot be repaired. If the database
+        refuses a repair, as a trigger of yours or a row that stays locked may, the run is left as
+        it is, and its differences are those of the read and have the error.
 
     Raises:
         NotFoundError: `workflow.run_not_found`, with `entry_index`, if one of `run_ids` is not in
             scope.
         ValidationError: `workflow.terminal_completion_unsupported_isolation` for a repair outside
             READ COMMITTED, or an `input.*` code that names the argument.
-        UnavailableError: `db.lock_timeout`, `db.unavailable`, `db.outcome_unknown`; what was
-            repaired before stays so.
+        UnavailableError: `db.serialization_failure`, `db.unavailable`, `db.outcome_unknown`; what
+            was repaired before stays so.
 
-    Transaction: joins the caller's, or opens one for each batch, and one for each repair, which
-        locks the run.
+    Transaction: joins the caller's, each repair inside a savepoint, or opens one for each batch,
+        and one for each repair. A repair locks the run.
     """
     wait_ms = check_lock_timeout(lock_timeout_ms)
     check_int(limit, field="limit", minimum=1, maximum=_MAX_RUNS)
@@ -114,10 +119,9 @@ def verify_workflow_runs(
     for batch in _batches(db, wanted, parameters):
         rows = run(db, find_differences(batch))
         for run_id, found in groupby(rows, lambda row: row.run_id):
+            differences = [_difference(row) for row in found]
             if repair:
-                differences = _repair(db, run_id, scope, wait_ms=wait_ms)
-            else:
-                differences = [_difference(row) for row in found]
+                differences = _repair(db, run_id, scope, differences, wait_ms=wait_ms)
             if differences:
                 differing[run_id] = differences
             if len(differing) == limit:
@@ -146,13 +150,27 @@ def _batches(
         after = rows[-1].id
 
 
-def _repair(db: Database, run_id: UUID, scope: Scope, *, wait_ms: int) -> list[WorkflowDifference]:
+def _repair(
+    db: Database, run_id: UUID, scope: Scope, read: Sequence[WorkflowDifference], *, wait_ms: int
+) -> list[WorkflowDifference]:
+    """Repair a run; return what was found under its lock, or what was read and why it is left."""
     try:
         with transaction(db, savepoint=True, lock_timeout_ms=wait_ms) as work:
             return _mend_all(work, run_id, scope)
     except QueryNotFoundError:
         # Deleted since it was listed.
         return []
+    except QueryError as error:
+        if not _is_of_the_run(error):
+            raise
+        return [replace(difference, error=error) for difference in read]
+
+
+def _is_of_the_run(error: QueryError) -> bool:
+    # Not a refusal of ours, which all runs would meet, nor of the link or the server.
+    if error.sqlstate is None:
+        return False
+    return not error.is_transient or error.code in _OF_ITS_ROWS
 
 
 def _mend_all(work: Transaction, run_id: UUID, scope: Scope) -> list[WorkflowDifference]:

@@ -67,7 +67,9 @@ CLAIM_DUE_SCHEDULES: Final = Statement(
         s.next_fire_at AS scheduled_for,
         s.next_fire_at >= '0001-01-01 00:00:00+00'::timestamptz AS is_datable
     FROM runledger.job_schedules AS s
-    WHERE s.is_active AND {_DUE_AT} <= %(now)s::timestamptz
+    WHERE s.is_active
+        AND {_DUE_AT} <= %(now)s::timestamptz
+        AND s.id <> ALL (%(stuck)s::uuid[])
     ORDER BY {_DUE_AT}
     LIMIT %(limit)s::int8
     -- Against every other scheduler, and whoever changes or deletes the schedule.

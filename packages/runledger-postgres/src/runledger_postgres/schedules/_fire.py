@@ -9,7 +9,7 @@ from uuid import UUID
 
 from runledger_core import ErrorCategory, RunledgerError, current_limits, sanitize_text
 
-from .._rows import Statement
+from .._rows import NoRow, Row, Statement
 from .._session import Bound, Transaction
 from ..errors import QueryError, refusal
 from ..wakeup import COUNT_WOKEN
@@ -19,6 +19,9 @@ from .rows import DeferredSchedule, FiredSchedule, ScheduleFire
 
 CLAIMED_SCHEDULE_MISSING: Final = "job_schedule.claimed_schedule_missing"
 EXHAUSTED: Final = "job_schedule.exhausted"
+
+# A trigger of the host's waited for a row, or took too long: this schedule's trouble, no outage.
+SLOW: Final = frozenset({"db.lock_timeout", "db.statement_timeout"})
 
 _EXHAUSTED_MESSAGE: Final = "the cron expression has no further fire"
 _CODE_BYTES: Final = 512
@@ -155,6 +158,13 @@ DEFER_SCHEDULE: Final = Statement(
 )
 
 
+# What a deferred constraint of the host's refuses would fail at COMMIT and undo all of the pass: it
+# is asked before the savepoint ends. All are deferred again before the next write, since one that
+# is immediate might miss what a later trigger stores.
+DEFER_CONSTRAINTS: Final = Statement("SET CONSTRAINTS ALL DEFERRED", NoRow)
+CHECK_CONSTRAINTS: Final = Statement("SET CONSTRAINTS ALL IMMEDIATE", NoRow)
+
+
 def fire_schedule(work: Transaction, claimed: ClaimedSchedule, fire: ScheduleFire) -> FiredSchedule:
     """Make the job of a claimed schedule's fire and move the schedule on.
 
@@ -173,7 +183,7 @@ def fire_schedule(work: Transaction, claimed: ClaimedSchedule, fire: ScheduleFir
         "reason": _EXHAUSTED_MESSAGE if is_last else None,
     }
     with work.savepoint():
-        (row,) = work.fetch(Bound(FIRE_SCHEDULE, params))
+        (row,) = _fetch_checked(work, Bound(FIRE_SCHEDULE, params))
         if not row.is_claimed:
             raise refusal(
                 ErrorCategory.INTERNAL,
@@ -212,10 +222,10 @@ def defer_schedule(
     rows: list[DeferredRow] = []
     try:
         with work.savepoint():
-            rows = work.fetch(Bound(DEFER_SCHEDULE, params))
+            rows = _fetch_checked(work, Bound(DEFER_SCHEDULE, params))
     except QueryError as failure:
         # A row that takes no write at all must not stop the healthy ones behind it.
-        if failure.is_transient:
+        if failure.is_transient and failure.code not in SLOW:
             raise
     return DeferredSchedule(
         claimed.name,
@@ -225,3 +235,11 @@ def defer_schedule(
         retry_at=rows[0].retry_at if rows else None,
         failure_count=rows[0].failure_count if rows else claimed.failure_count + 1,
     )
+
+
+def _fetch_checked(work: Transaction, bound: Bound[Row]) -> list[Row]:
+    """Run one schedule's statement with all that the host's constraints say of it."""
+    if not work.owned:
+        # Which are deferred is the caller's, and their checks are his to see.
+        return work.fetch(bound)
+    return work.fetch_all([Bound(DEFER_CONSTRAINTS), bound, Bound(CHECK_CONSTRAINTS)])[1]

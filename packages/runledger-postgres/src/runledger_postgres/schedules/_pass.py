@@ -8,14 +8,15 @@ only moves on under its lock, and by the unique index of the jobs of a schedule.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeAlias
 
 from runledger_core import (
     ErrorCategory,
     RunledgerError,
+    ValidationError,
     check_int,
+    codes,
     decode_json,
     sanitize_text,
 )
@@ -31,7 +32,7 @@ from ._due import (
     READ_CLOCK,
     ClaimedSchedule,
 )
-from ._fire import CLAIMED_SCHEDULE_MISSING, defer_schedule, fire_schedule
+from ._fire import CLAIMED_SCHEDULE_MISSING, SLOW, defer_schedule, fire_schedule
 from .rows import (
     DeferredSchedule,
     DueSchedule,
@@ -48,9 +49,9 @@ TABLE_WAIT_MS: Final = 1_000
 # slow link a large one has to end by itself.
 _SETTLE_SECONDS: Final = 10.0
 
+_Result: TypeAlias = FiredSchedule | DeferredSchedule
+
 _PROBLEM_BYTES: Final = 1_024
-# A trigger of the host's waited for a row, or took too long: this schedule's trouble, no outage.
-_SLOW: Final = frozenset({"db.lock_timeout", "db.statement_timeout"})
 
 
 def fire_due_schedules(db: Database, plan: PlanFire, *, limit: int) -> SchedulePass:
@@ -62,15 +63,16 @@ def fire_due_schedules(db: Database, plan: PlanFire, *, limit: int) -> ScheduleP
     Args:
         plan: Tells from a due schedule when its job runs, and when it fires next. It runs inside
             the transaction; whatever it raises defers that schedule alone.
-        limit: Most schedules to look at, 1 to 1,000, those that came due first. After ten seconds
-            the rest is left to the next pass.
+        limit: Most schedules to look at, 1 to 1,000, those that came due first. If none of so many
+            takes a write, as many again are looked at. After ten seconds the rest is left to the
+            next pass.
 
     Returns:
         What was fired, and what failed: a schedule that fails keeps its fire, shows the error on
         its row, and is tried again after 30 seconds, doubling to an hour.
 
     Raises:
-        ValidationError: An `input.*` code for such a limit.
+        ValidationError: An `input.*` code for such a limit, or for a plan that cannot be called.
         InternalError: `job_schedule.claimed_schedule_missing` if a claimed schedule vanished from
             the transaction; all of the pass is undone.
         UnavailableError: `db.lock_timeout` if an exact sync held the table for a second, or
@@ -78,24 +80,25 @@ def fire_due_schedules(db: Database, plan: PlanFire, *, limit: int) -> ScheduleP
             nothing twice.
 
     Transaction: joins the caller's, inside a savepoint, or opens one. Schedules that others hold
-        are skipped.
+        are skipped. In one of its own each fire is held against your deferred constraints before
+        the next; in a joined one they speak when the caller sets them immediate, or commits.
     """
+    if not callable(plan):
+        raise ValidationError(codes.INPUT_WRONG_TYPE, "plan must be a function", field="plan")
     most = check_int(limit, field="limit", minimum=1, maximum=MAX_FIRES)
     with bounded_write(db, TABLE_WAIT_MS) as work:
         work.fetch(Bound(LOCK_SCHEDULES_FOR_FIRE))
         now = work.fetch(Bound(READ_CLOCK))[0].now
-        claimed = work.fetch(Bound(CLAIM_DUE_SCHEDULES, {"now": now, "limit": most}))
-        results = _settled(work, plan, claimed, now)
+        results, is_cut = _settled(work, plan, now, most=most)
         (ahead,) = work.fetch(Bound(LOOK_AHEAD, {"now": now}))
     fired = tuple(result for result in results if isinstance(result, FiredSchedule))
     deferred = tuple(result for result in results if isinstance(result, DeferredSchedule))
-    # Rows that take no write at all are due again at once, and would be for ever.
-    has_moved = bool(fired) or any(schedule.retry_at is not None for schedule in deferred)
     return SchedulePass(
         fired,
         deferred,
         tuple(schedule.name for schedule in fired if schedule.next_fire_at is None),
-        is_full=(len(claimed) == most or len(results) < len(claimed)) and has_moved,
+        # Rows that take no write at all are due again at once, and would be for ever.
+        is_full=is_cut and any(_has_moved(result) for result in results),
         is_contended=ahead.is_contended,
         now=ahead.now,
         next_due_at=ahead.next_due_at,
@@ -103,21 +106,31 @@ def fire_due_schedules(db: Database, plan: PlanFire, *, limit: int) -> ScheduleP
 
 
 def _settled(
-    work: Transaction, plan: PlanFire, claimed: Sequence[ClaimedSchedule], now: datetime
-) -> list[FiredSchedule | DeferredSchedule]:
-    """Settle one after the other, the first at least, until the time is over."""
-    results: list[FiredSchedule | DeferredSchedule] = []
+    work: Transaction, plan: PlanFire, now: datetime, *, most: int
+) -> tuple[list[_Result], bool]:
+    """Settle one after the other, the first at least; return also whether more may be due."""
+    results: list[_Result] = []
     end_at = time.monotonic() + _SETTLE_SECONDS
-    for schedule in claimed:
-        results.append(_settle(work, plan, schedule, now))
-        if time.monotonic() >= end_at:
-            break
-    return results
+    while True:
+        # What takes no write is the first in every pass: a batch of nothing else would keep those
+        # behind it from their turn for ever.
+        stuck = [result.schedule_id for result in results]
+        params: dict[str, object] = {"now": now, "limit": most, "stuck": stuck}
+        claimed = work.fetch(Bound(CLAIM_DUE_SCHEDULES, params))
+        is_cut = len(claimed) == most
+        for place, schedule in enumerate(claimed, start=1):
+            results.append(_settle(work, plan, schedule, now))
+            if time.monotonic() >= end_at:
+                return results, is_cut or place < len(claimed)
+        if not is_cut or any(_has_moved(result) for result in results):
+            return results, is_cut
 
 
-def _settle(
-    work: Transaction, plan: PlanFire, claimed: ClaimedSchedule, now: datetime
-) -> FiredSchedule | DeferredSchedule:
+def _has_moved(result: _Result) -> bool:
+    return isinstance(result, FiredSchedule) or result.retry_at is not None
+
+
+def _settle(work: Transaction, plan: PlanFire, claimed: ClaimedSchedule, now: datetime) -> _Result:
     try:
         fire = _planned(plan, claimed, now)
     except RunledgerError as error:
@@ -127,7 +140,7 @@ def _settle(
     except QueryError as error:
         if error.code == CLAIMED_SCHEDULE_MISSING:
             raise
-        if error.is_transient and error.code not in _SLOW:
+        if error.is_transient and error.code not in SLOW:
             raise
         return defer_schedule(work, claimed, error)
 

@@ -166,7 +166,7 @@ def _distinct_names(schedules: Sequence[JobScheduleUpsert]) -> tuple[str, ...]:
 
 
 def _checked_scope(scope: Collection[str]) -> set[str]:
-    check_list(scope, field="scope")
+    scope = check_list(scope, field="scope")
     if not scope:
         raise refusal(
             ErrorCategory.VALIDATION,

@@ -130,6 +130,7 @@ def complete_external_workflow_step(
             `workflow.external_step_conflicting_completion_retry` if the gate has ended in another
             way; `workflow.release_conflict` if another transaction holds the run: nothing is
             changed, and a joined transaction goes on.
+        InternalError: `db.rows_kept_back` if a trigger of the host keeps rows back.
         UnavailableError: `db.unavailable`, `db.outcome_unknown`; the same call may be repeated.
 
     Transaction: joins the caller's, inside a savepoint, or opens one. Locks the run.

@@ -128,12 +128,13 @@ MEND_RUN: Final = Statement(
                     THEN coalesce(w.finished_at, clock_timestamp())
             END,
             result = CASE
-                WHEN w.status <> 'CANCELED' AND n.status = 'SUCCEEDED' THEN (
+                WHEN w.status <> 'CANCELED' AND n.status = 'SUCCEEDED' THEN coalesce((
                     SELECT coalesce(s.output, q.output)
                     FROM runledger.workflow_steps AS s
                     LEFT JOIN runledger.job_queue AS q ON q.id = s.job_id
                     WHERE s.workflow_run_id = w.id AND s.step_key = w.result_step_key
-                )
+                -- The job that had made it may be deleted.
+                ), w.result)
             END,
             updated_at = clock_timestamp()
         FROM counted AS n

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from .._rows import Statement, column
 from .._session import Bound
+from ..errors import QueryError
 from ._run_status import status_of
 
 
@@ -24,6 +25,8 @@ class WorkflowDifference:
         stored: What it holds, as text; None for nothing.
         expected: What follows from the edges, the steps and their jobs.
         is_repaired: Whether it was put right by the call that found it.
+        error: Why the run could not be repaired, if the database refused that; all of it is as it
+            was then.
     """
 
     run_id: UUID
@@ -33,6 +36,7 @@ class WorkflowDifference:
     stored: str | None
     expected: str | None
     is_repaired: bool = False
+    error: QueryError | None = None
 
 
 class Mend(StrEnum):

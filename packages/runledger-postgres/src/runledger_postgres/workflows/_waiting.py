@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Collection, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 from uuid import UUID
 
@@ -119,9 +119,10 @@ class RunWatch:
                     is_waited_for=self._is_waited_for,
                     is_over=self._is_over,
                 )
-                # There may be no thread for it now; the next wait tries again.
-                listener.start()
-                self._listener = listener
+                # There may be no thread for it now: this wait polls, and the next tries again.
+                with suppress(RuntimeError):
+                    listener.start()
+                    self._listener = listener
 
     def _want(self, run_ids: Collection[UUID] | None) -> None:
         with self._changed:

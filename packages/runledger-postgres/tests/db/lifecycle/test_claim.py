@@ -121,6 +121,14 @@ def test_only_given_types_are_claimed(queue: Queue):
     assert queue.value("SELECT count(*) FROM runledger.job_queue WHERE status = 'PENDING'") == 2
 
 
+def test_types_from_a_generator_are_claimed(queue: Queue):
+    wanted = queue.enqueue(1)
+
+    claimed = queue.claim(10, job_types=(name for name in ["other.job", "test.job"]))
+
+    assert [job.id for job in claimed] == wanted
+
+
 def test_no_types_means_every_defined_one_even_if_disabled(queue: Queue):
     queue.define("other.job", "off.job", "gone.job")
     for job_type in ("test.job", "other.job", "off.job", "gone.job"):

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -70,6 +70,14 @@ def test_due_schedule_is_work_unless_it_is_paused_or_put_off(pool, observer):
     observer.value(f"{table} retry_at = NULL, is_active = false RETURNING 1")
 
     assert (before, due, put_off, is_open(pool)) == (False, True, False, False)
+
+
+def test_types_from_a_generator_are_all_looked_for(pool):
+    enqueue_job(pool, JobEnqueue("a.one", {}))
+
+    job_types: Any = (name for name in ["b.two", "a.one"])
+
+    assert has_open_work(pool, job_types, worker_id=WORKER)
 
 
 def test_text_for_the_types_is_refused(pool):

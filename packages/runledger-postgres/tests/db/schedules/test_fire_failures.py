@@ -6,6 +6,7 @@ import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
 from runledger_core import InternalError, ValidationError
@@ -38,6 +39,19 @@ WAIT = """
     CREATE FUNCTION public.wait() RETURNS trigger LANGUAGE plpgsql
         AS 'BEGIN PERFORM FROM public.tenant FOR UPDATE; RETURN NEW; END';
     CREATE TRIGGER wait BEFORE {} FOR EACH ROW WHEN ({}) EXECUTE FUNCTION public.wait();
+"""
+# What COMMIT would refuse, if nobody asked before.
+REFUSE_LATE = """
+    CREATE FUNCTION public.refuse_late() RETURNS trigger LANGUAGE plpgsql
+        AS 'BEGIN RAISE ''secret %'', NEW USING ERRCODE = ''23514''; END';
+    CREATE CONSTRAINT TRIGGER refuse_late AFTER {} DEFERRABLE INITIALLY DEFERRED
+        FOR EACH ROW WHEN ({}) EXECUTE FUNCTION public.refuse_late();
+"""
+MISSING_TENANT = """
+    CREATE TABLE public.tenant (id uuid PRIMARY KEY);
+    ALTER TABLE runledger.job_queue ADD CONSTRAINT fk_tenant FOREIGN KEY (organization_id)
+        REFERENCES public.tenant (id) DEFERRABLE INITIALLY DEFERRED;
+    UPDATE runledger.job_schedules SET organization_id = gen_random_uuid() WHERE name = 'bad'
 """
 OF_BAD_JOB = ("INSERT ON runledger.job_queue", "NEW.job_type = 'test.bad'")
 OF_BAD_SCHEDULE = ("UPDATE ON runledger.job_schedules", "NEW.name = 'bad'")
@@ -99,6 +113,11 @@ FAULTS: dict[str, tuple[str, str]] = {
     ),
     "trigger that refuses the job": (REFUSE.format(*OF_BAD_JOB), "db.query_failed"),
     "trigger that drops the job": (SUPPRESS.format(*OF_BAD_JOB), "db.rows_kept_back"),
+    "deferred trigger that refuses the job": (
+        REFUSE_LATE.format(*OF_BAD_JOB),
+        "db.business_rule_violation",
+    ),
+    "deferred foreign key of the job": (MISSING_TENANT, "db.related_resource_missing"),
 }
 if sys.version_info >= (3, 13):
     # It reads deeper than PostgreSQL stores.
@@ -133,11 +152,16 @@ def test_failing_schedule_is_put_off_alone_and_shows_why(trio: Schedules, fault:
         ("statement_timeout = 200", "db.statement_timeout"),
     ],
 )
+@pytest.mark.parametrize(
+    ("held", "is_put_off"),
+    [(OF_BAD_JOB, True), (OF_BAD_SCHEDULE, False)],
+    ids=["of its job", "of its own row"],
+)
 def test_schedule_whose_trigger_waits_for_a_held_row_holds_up_no_other(
-    trio: Schedules, setting: str, code: str
+    trio: Schedules, held: tuple[str, str], is_put_off: bool, setting: str, code: str
 ):
     trio.connection.execute("CREATE TABLE public.tenant AS SELECT 1 AS id")
-    trio.connection.execute(WAIT.format(*OF_BAD_JOB).encode())
+    trio.connection.execute(WAIT.format(*held).encode())
     holder = trio.database.connect()
     holder.execute("SELECT FROM public.tenant FOR UPDATE")
     trio.connection.execute(f"SET {setting}".encode())
@@ -148,6 +172,7 @@ def test_schedule_whose_trigger_waits_for_a_held_row_holds_up_no_other(
     assert [fire.name for fire in result.fired] == ["a", "z"]
     (deferred,) = result.deferred
     assert (deferred.name, deferred.error.code) == ("bad", code)
+    assert (deferred.retry_at is not None) == is_put_off
 
 
 def test_delay_doubles_to_an_hour_and_the_fire_stays(schedules: Schedules):
@@ -214,8 +239,12 @@ def test_failing_schedules_do_not_keep_others_from_their_turn(schedules: Schedul
 
 @pytest.mark.parametrize(
     ("trigger", "code"),
-    [(SUPPRESS, "db.rows_kept_back"), (REFUSE, "db.query_failed")],
-    ids=["drops", "refuses"],
+    [
+        (SUPPRESS, "db.rows_kept_back"),
+        (REFUSE, "db.query_failed"),
+        (REFUSE_LATE, "db.business_rule_violation"),
+    ],
+    ids=["drops", "refuses", "refuses late"],
 )
 def test_schedule_that_takes_no_write_is_reported_and_does_not_spin(
     trio: Schedules, trigger: str, code: str
@@ -230,6 +259,72 @@ def test_schedule_that_takes_no_write_is_reported_and_does_not_spin(
     assert (deferred.name, deferred.retry_at, deferred.error.code) == ("bad", None, code)
     assert (len(second.deferred), second.is_full) == (1, False)
     assert [job["job_type"] for job in trio.jobs()] == ["test.job", "test.job"]
+
+
+def stuck_schedules(trio: Schedules) -> None:
+    """Let the two that came due first take no write."""
+    of_two = ("UPDATE ON runledger.job_schedules", "NEW.name <> 'z'")
+    trio.connection.execute(REFUSE.format(*of_two).encode())
+
+
+def test_schedules_that_take_no_write_do_not_keep_others_from_their_turn(trio: Schedules):
+    stuck_schedules(trio)
+
+    passes = [trio.fire(plan, limit=1) for _ in range(2)]
+
+    assert [[fire.name for fire in one.fired] for one in passes] == [["z"], []]
+    for one in passes:
+        deferred = [(schedule.name, schedule.retry_at) for schedule in one.deferred]
+        assert deferred == [("a", None), ("bad", None)]
+    # The second has seen all that is due, and moved nothing.
+    assert [one.is_full for one in passes] == [True, False]
+
+
+def test_time_of_a_pass_ends_the_search_behind_schedules_that_take_no_write(
+    trio: Schedules, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("runledger_postgres.schedules._pass._SETTLE_SECONDS", 0)
+    stuck_schedules(trio)
+
+    result = trio.fire(plan, limit=1)
+
+    assert [schedule.name for schedule in result.deferred] == ["a"]
+    assert (result.fired, result.is_full, result.is_contended) == ((), False, True)
+
+
+def test_deferred_constraint_sees_what_later_triggers_of_each_fire_store(trio: Schedules):
+    """Each fire is checked as a whole, the second no sooner than the first."""
+    trio.execute(MISSING_TENANT)
+    trio.execute("UPDATE runledger.job_schedules SET organization_id = gen_random_uuid()")
+    # Behind the look of the foreign key, by its name.
+    trio.execute("""
+        CREATE FUNCTION public.store_tenant() RETURNS trigger LANGUAGE plpgsql
+            AS 'BEGIN INSERT INTO public.tenant VALUES (NEW.organization_id); RETURN NULL; END';
+        CREATE TRIGGER store_tenant AFTER INSERT ON runledger.job_queue
+            FOR EACH ROW EXECUTE FUNCTION public.store_tenant();
+    """)
+
+    result = trio.fire(plan)
+
+    assert [fire.name for fire in result.fired] == ["a", "bad", "z"]
+    assert trio.value("SELECT count(*) FROM public.tenant") == 3
+
+
+def test_deferred_constraints_of_a_joined_transaction_stay_as_the_caller_set_them(
+    trio: Schedules,
+):
+    trio.execute(REFUSE_LATE.format(*OF_BAD_JOB))
+    caller = trio.database.connect()
+    caller.execute("CREATE TABLE public.late (id int UNIQUE DEFERRABLE INITIALLY IMMEDIATE)")
+
+    result = fire_due_schedules(caller, plan, limit=10)
+
+    assert len(result.fired) == 3
+    with pytest.raises(psycopg.errors.UniqueViolation), caller.transaction():
+        caller.execute("INSERT INTO public.late VALUES (1), (1)")
+    with pytest.raises(psycopg.errors.CheckViolation):
+        caller.commit()
+    assert trio.jobs() == []
 
 
 def test_claimed_schedule_that_vanishes_undoes_the_pass(trio: Schedules):

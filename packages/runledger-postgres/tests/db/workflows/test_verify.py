@@ -419,6 +419,24 @@ def test_released_step_whose_job_was_deleted_is_told_and_cannot_be_repaired(
     assert workflows.claim()["b"].payload == 7
 
 
+@pytest.mark.core
+def test_result_of_a_run_whose_jobs_were_deleted_outlives_its_repair(workflows: Workflows):
+    run_id = prepared(workflows, "all succeeded")
+    workflows.look.execute("DELETE FROM runledger.job_queue")
+    workflows.look.execute(
+        (STEP + "dependency_count_unsatisfied = 1 WHERE step_key = 'b'").encode()
+    )
+
+    found = verify_workflow_runs(workflows.pool, scope=ADMIN, repair=True)
+
+    repaired = {one.field for one in found if one.is_repaired}
+    assert repaired == {"dependency_count_unsatisfied"}
+    assert workflows.status(run_id) == "SUCCEEDED"
+    assert workflows.value("SELECT result FROM runledger.workflow_runs") == "c"
+    # That its jobs are gone stays told.
+    workflows.look.execute("DELETE FROM runledger.workflow_runs")
+
+
 def test_who_waits_is_told_of_a_run_whose_end_was_repaired(workflows: Workflows):
     run_id = prepared(workflows, "all succeeded")
     workflows.look.execute((RUN + "status = 'RUNNING', finished_at = NULL, result = NULL").encode())

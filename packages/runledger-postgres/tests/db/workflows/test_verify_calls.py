@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -124,17 +125,87 @@ def test_repair_with_one_snapshot_is_refused(workflows: Workflows):
     mend(workflows)
 
 
-def test_run_that_stays_locked_is_read_but_not_repaired(workflows: Workflows):
-    broken(workflows)
+def repair_beside(workflows: Workflows, run_id: UUID, *, is_joined: bool, code: str) -> None:
+    """Repair what differs, and see one run left with its error and all others put right."""
+    with closing(workflows.database.connect(autocommit=not is_joined)) as connection:
+        found = verify_workflow_runs(connection, scope=ADMIN, repair=True, lock_timeout_ms=50)
+        connection.commit()
+    assert [(one.run_id, one.is_repaired) for one in found] == [
+        (one.run_id, one.run_id != run_id) for one in found
+    ]
+    assert [one.error and one.error.code for one in found if one.run_id == run_id] == [code]
+    assert [one.error for one in found if one.run_id != run_id] == [None, None]
+    left = verify_workflow_runs(workflows.pool, scope=ADMIN)
+    assert left == [
+        WorkflowDifference(run_id, None, field="steps_failed", stored="1", expected="0")
+    ]
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("is_joined", [False, True], ids=["own", "joined"])
+def test_run_that_stays_locked_is_left_and_those_behind_it_are_repaired(
+    workflows: Workflows, is_joined: bool
+):
+    first, *_ = broken(workflows, 3)
     holder = workflows.database.connect()
-    holder.execute("SELECT FROM runledger.workflow_runs FOR UPDATE")
+    holder.execute("SELECT FROM runledger.workflow_runs WHERE id = %s FOR UPDATE", [first])
 
-    assert len(verify_workflow_runs(workflows.pool, scope=ADMIN)) == 1
-    with pytest.raises(RunledgerError) as refused:
-        verify_workflow_runs(workflows.pool, scope=ADMIN, repair=True, lock_timeout_ms=50)
+    repair_beside(workflows, first, is_joined=is_joined, code="db.lock_timeout")
 
-    assert refused.value.code == "db.lock_timeout"
     holder.rollback()
+    mend(workflows)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize(
+    ("trigger", "is_joined"),
+    [("TRIGGER", False), ("TRIGGER", True), ("CONSTRAINT TRIGGER", False)],
+    ids=["own", "joined", "deferred"],
+)
+def test_run_whose_repair_a_trigger_refuses_is_left_and_those_behind_it_are_repaired(
+    workflows: Workflows, trigger: str, is_joined: bool
+):
+    first, *_ = broken(workflows, 3)
+    deferred = "" if trigger == "TRIGGER" else "DEFERRABLE INITIALLY DEFERRED"
+    sql = f"""
+        CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql
+            AS 'BEGIN RAISE ''secret''; END';
+        CREATE {trigger} refuse AFTER UPDATE ON runledger.workflow_runs {deferred}
+            FOR EACH ROW WHEN (NEW.id = '{first}') EXECUTE FUNCTION public.refuse()
+    """
+    workflows.look.execute(sql.encode())
+
+    repair_beside(workflows, first, is_joined=is_joined, code="db.query_failed")
+
+    workflows.look.execute("DROP FUNCTION public.refuse CASCADE")
+    mend(workflows)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "code"),
+    [
+        ("PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NEW", "db.unavailable"),
+        ("RAISE disk_full", "db.out_of_resources"),
+    ],
+    ids=["lost connection", "full disk"],
+)
+def test_trouble_of_the_server_ends_a_repair_and_is_no_runs_fault(
+    workflows: Workflows, trouble: str, code: str
+):
+    broken(workflows, 2)
+    sql = f"""
+        CREATE FUNCTION public.fail() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN {trouble}; END';
+        CREATE TRIGGER fail BEFORE UPDATE ON runledger.workflow_runs
+            FOR EACH ROW EXECUTE FUNCTION public.fail()
+    """
+    workflows.look.execute(sql.encode())
+
+    with pytest.raises(RunledgerError) as ended:
+        verify_workflow_runs(workflows.pool, scope=ADMIN, repair=True)
+
+    assert ended.value.code == code
+    workflows.look.execute("DROP FUNCTION public.fail CASCADE")
+    assert len(verify_workflow_runs(workflows.pool, scope=ADMIN)) == 2
     mend(workflows)
 
 

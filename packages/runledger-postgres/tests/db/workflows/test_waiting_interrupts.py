@@ -99,17 +99,27 @@ def test_watch_whose_start_is_cut_short_is_not_found_by_the_next_wait(
     assert result(workflows, run_id) == "done"
 
 
-def test_listener_without_a_thread_is_tried_again_by_the_next_wait(
+def test_wait_without_a_thread_for_its_listener_polls_and_the_next_one_tries_again(
     workflows: Workflows, monkeypatch: pytest.MonkeyPatch
 ):
-    result(workflows, ended(workflows))
+    run = WorkflowDagBuilder("test.workflow", {}).job("a", JOB_TYPE, {}).result_step("a").build()
+    run_id = workflows.enqueue(run)
+    start = Listener.start
+
+    def end_the_run_instead(_: Listener) -> None:
+        workflows.succeed(workflows.claim()["a"], "done")
+        raise NO_THREAD
+
+    monkeypatch.setattr(Listener, "start", end_the_run_instead)
+    handle = handles.workflow_run_handle(workflows.pool, Scope.ADMIN, run_id)
+
+    found = handle.get_result(WorkflowRunWaitOptions(timeout=20, poll_interval=0.5))
+
+    assert found.result == "done"
     watch = _waiting._watches[workflows.pool]
-    cut_short(monkeypatch, "start", NO_THREAD, is_done=False, of=Listener)
-
-    with pytest.raises(RuntimeError, match="new thread"):
-        watch.listen()
+    assert watch._listener is None
+    monkeypatch.setattr(Listener, "start", start)
     watch.listen()
-
     assert watch._listener is not None
     assert watch._listener.is_alive()
 

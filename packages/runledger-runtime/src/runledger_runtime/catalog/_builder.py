@@ -98,9 +98,16 @@ class JobCatalog(CatalogDefinitions, CatalogSchedules, CatalogRequests, CatalogW
         """Set what jobs have unless they override it, those added before included.
 
         Raises:
-            CatalogError: `catalog.frozen`.
+            CatalogError: `catalog.invalid_definition_value` if they are no defaults, or
+                `catalog.frozen`.
         """
         self._check_not_frozen()
+        if not isinstance(defaults, JobCatalogDefaults):  # pyright: ignore[reportUnnecessaryIsInstance]  # not all callers are checked
+            raise CatalogError(
+                "catalog.invalid_definition_value",
+                "defaults are a JobCatalogDefaults",
+                field="defaults",
+            )
         self._defaults = defaults
         return self
 
@@ -113,6 +120,12 @@ class JobCatalog(CatalogDefinitions, CatalogSchedules, CatalogRequests, CatalogW
         """
         self._check_not_frozen()
         job = self._jobs[self.require_job_type(job_type)]
+        if not isinstance(overrides, JobCatalogDefinitionOverrides):  # pyright: ignore[reportUnnecessaryIsInstance]  # not all callers are checked
+            raise CatalogError(
+                "catalog.invalid_job_definition_value",
+                "overrides are a JobCatalogDefinitionOverrides",
+                field="overrides",
+            )
         overrides.check_for(job.handler.job_type)
         job.overrides = overrides
         return self

@@ -50,8 +50,9 @@ class CatalogDefinitions(CatalogEntries):
             The types that were disabled by it, sorted.
 
         Raises:
-            CatalogError: `catalog.empty_exact_sync_catalog` or
-                `catalog.job_type_outside_exact_sync_scope`.
+            CatalogError: `catalog.empty_exact_sync_catalog`,
+                `catalog.job_type_outside_exact_sync_scope`, or
+                `catalog.invalid_exact_sync_scope` if it is no `JobCatalogSyncScope`.
             QueryError: As `sync_definitions`; nothing is written then.
 
         Transaction: joins the caller's or opens one.
@@ -59,6 +60,12 @@ class CatalogDefinitions(CatalogEntries):
         if not self._jobs:
             raise CatalogError(
                 "catalog.empty_exact_sync_catalog", "an exact sync of no job would disable all"
+            )
+        if not isinstance(scope, JobCatalogSyncScope):  # pyright: ignore[reportUnnecessaryIsInstance]  # not all callers are checked
+            raise CatalogError(
+                "catalog.invalid_exact_sync_scope",
+                "a scope is a JobCatalogSyncScope",
+                field="scope",
             )
         outside = sorted(set(self._jobs) - scope.job_types)
         if outside:

@@ -47,7 +47,7 @@ class CatalogEntries:
 
     def contains(self, job_type: str) -> bool:
         """Tell whether the catalog has a job of this type, enabled or not."""
-        return job_type in self._jobs
+        return self._job(job_type) is not None
 
     def require_job_type(self, job_type: str) -> JobType:
         """Return the type if the catalog has it.
@@ -55,7 +55,7 @@ class CatalogEntries:
         Raises:
             CatalogError: `catalog.unknown_job_type`.
         """
-        job = self._jobs.get(job_type)
+        job = self._job(job_type)
         if job is None:
             raise CatalogError(
                 "catalog.unknown_job_type", "the catalog has no such job type", field="job_type"
@@ -78,6 +78,10 @@ class CatalogEntries:
     def definitions(self) -> list[JobDefinitionSpec]:
         """Return what a sync of definitions writes, sorted by type."""
         return [self._definition(self._jobs[job_type]) for job_type in sorted(self._jobs)]
+
+    def _job(self, job_type: object) -> CatalogJob | None:
+        # What is no text may have no hash either.
+        return self._jobs.get(job_type) if isinstance(job_type, str) else None
 
     def _definition(self, job: CatalogJob) -> JobDefinitionSpec:
         return self._defaults.definition(job.handler.job_type, job.overrides)

@@ -28,7 +28,8 @@ class CatalogSchedules(CatalogEntries):
 
         Raises:
             CatalogError: `catalog.unknown_job_type`, `catalog.disabled_job_type`,
-                `catalog.duplicate_schedule_name` or `catalog.frozen`.
+                `catalog.invalid_schedule_spec`, `catalog.duplicate_schedule_name` or
+                `catalog.frozen`.
         """
         self._check_not_frozen()
         self._require_enabled_job(spec)
@@ -111,8 +112,9 @@ class CatalogSchedules(CatalogEntries):
             not now, sorted.
 
         Raises:
-            CatalogError: `catalog.schedule_name_outside_exact_sync_scope` or
-                `catalog.disabled_job_type`.
+            CatalogError: `catalog.schedule_name_outside_exact_sync_scope`,
+                `catalog.disabled_job_type`, or `catalog.invalid_exact_schedule_sync_scope` if it
+                is no `JobCatalogScheduleSyncScope`.
             QueryError: As `sync_schedules`; nothing is written then. `db.lock_timeout` if other
                 writers of schedules hold the table for too long.
 
@@ -144,6 +146,12 @@ class CatalogSchedules(CatalogEntries):
 
         Transaction: as `sync_schedules_exact`.
         """
+        if not isinstance(scope, JobCatalogScheduleSyncScope):  # pyright: ignore[reportUnnecessaryIsInstance]  # not all callers are checked
+            raise CatalogError(
+                "catalog.invalid_exact_schedule_sync_scope",
+                "a scope is a JobCatalogScheduleSyncScope",
+                field="scope",
+            )
         schedules = self._checked(specs)
         outside = sorted({schedule.name for schedule in schedules} - scope.names)
         if outside:
@@ -155,6 +163,12 @@ class CatalogSchedules(CatalogEntries):
         return sync_job_schedules_exact(db, schedules, scope=sorted(scope.names))
 
     def _checked(self, specs: Iterable[CatalogJobScheduleSpec]) -> Sequence[JobScheduleUpsert]:
+        if not isinstance(specs, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # not all callers are checked
+            raise CatalogError(
+                "catalog.invalid_schedule_spec",
+                "schedules are a list of CatalogJobScheduleSpec",
+                field="specs",
+            )
         found: dict[str, JobScheduleUpsert] = {}
         for index, spec in enumerate(specs):
             self._require_enabled_job(spec, entry_index=index)
@@ -175,6 +189,7 @@ class CatalogSchedules(CatalogEntries):
             raise CatalogError(
                 "catalog.invalid_schedule_spec",
                 "a schedule is a CatalogJobScheduleSpec",
+                field="spec",
                 entry_index=entry_index,
             )
         try:

@@ -21,11 +21,10 @@ class JobCatalogSyncScope:
         """Take the owned types.
 
         Raises:
-            CatalogError: `catalog.invalid_exact_sync_scope` if there are none,
+            CatalogError: `catalog.invalid_exact_sync_scope` if there are none, or it is no list,
                 `catalog.invalid_exact_sync_scope_job_type` if one is blank or not storable.
         """
-        # A single text would be taken for its letters.
-        if isinstance(job_types, str) or not (names := list(job_types)):
+        if not (names := _listed(job_types)):
             raise CatalogError(
                 "catalog.invalid_exact_sync_scope", "name one job type or more", field="job_types"
             )
@@ -54,12 +53,12 @@ class JobCatalogScheduleSyncScope:
         """Take the owned names.
 
         Raises:
-            CatalogError: `catalog.invalid_exact_schedule_sync_scope` if there are none,
-                `catalog.invalid_exact_schedule_sync_scope_name` if no schedule can have one of
-                them, `catalog.duplicate_exact_schedule_sync_scope_name` if one is given twice.
+            CatalogError: `catalog.invalid_exact_schedule_sync_scope` if there are none, or it is
+                no list, `catalog.invalid_exact_schedule_sync_scope_name` if no schedule can have
+                one of them, `catalog.duplicate_exact_schedule_sync_scope_name` if one is given
+                twice.
         """
-        # A single text would be taken for its letters.
-        if isinstance(names, str) or not (given := list(names)):
+        if not (given := _listed(names)):
             raise CatalogError(
                 "catalog.invalid_exact_schedule_sync_scope",
                 "name one schedule or more",
@@ -79,6 +78,13 @@ class JobCatalogScheduleSyncScope:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({sorted(self.names)!r})"
+
+
+def _listed(names: Iterable[str]) -> list[str]:
+    # A single text would be taken for its letters.
+    if isinstance(names, str) or not isinstance(names, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # not all callers are checked
+        return []
+    return list(names)
 
 
 def _checked_schedule_name(name: str) -> str:

@@ -35,7 +35,7 @@ def load_catalog(app: str) -> JobCatalog:
     """
     module_name, _, name = app.partition(":")
     name = name or _DEFAULT_NAME
-    here = str(Path.cwd())
+    here = _current_directory()
     if here not in sys.path:
         sys.path.insert(0, here)
     found: object = _import(module_name)
@@ -45,12 +45,26 @@ def load_catalog(app: str) -> JobCatalog:
         except AttributeError:
             message = f"the module {module_name} has no {name}"
             raise CommandFailure(NotFoundError("cli.app_not_found", message)) from None
+        except Exception as error:
+            # A module or an object may make what it is asked for, with imports of its own.
+            raise _import_failure(f"looking up {module_name}:{name}", error) from error
     if not isinstance(found, JobCatalog) and callable(found):
         found = _call(app, found)
     if isinstance(found, JobCatalog):
         return found
     message = f"{app} is a {type(found).__name__}, not a JobCatalog"
     raise CommandFailure(ValidationError("cli.app_not_a_catalog", message))
+
+
+def _current_directory() -> str:
+    try:
+        return str(Path.cwd())
+    except OSError:
+        message = "the current directory does not exist, or cannot be read"
+        raise CommandFailure(
+            NotFoundError("cli.app_not_found", message),
+            next_step="run this where the module's folder is",
+        ) from None
 
 
 def _call(app: str, function: Callable[..., object]) -> object:
@@ -95,16 +109,16 @@ def _import(module_name: str) -> object:
                 NotFoundError("cli.app_not_found", message),
                 next_step="run this where the module's folder is, or install it",
             ) from None
-        raise _import_failure(module_name, error) from error
+        raise _import_failure(f"importing {module_name}", error) from error
     except Exception as error:
-        raise _import_failure(module_name, error) from error
+        raise _import_failure(f"importing {module_name}", error) from error
 
 
-def _import_failure(module_name: str, error: Exception) -> CommandFailure:
+def _import_failure(what: str, error: Exception) -> CommandFailure:
     return CommandFailure(
         ValidationError(
             "cli.app_import_failed",
-            f"importing {module_name} failed: {type(error).__name__}: {error}",
+            f"{what} failed: {type(error).__name__}: {error}",
         ),
         next_step=_place(error),
     )

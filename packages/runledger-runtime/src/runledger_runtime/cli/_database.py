@@ -30,6 +30,8 @@ from ._options import Function
 _VARIABLE: Final = "DATABASE_URL"
 _CONNECT_SECONDS: Final = 10
 
+_UNKNOWN_HOST: Final = "translate host name"
+
 # libpq's own words are not shown: of a URL with an unescaped password they repeat its pieces as
 # host or port. In order; the first that fits counts.
 _PROBLEMS: Final = (
@@ -49,7 +51,7 @@ _PROBLEMS: Final = (
         "start the server, or check host and port of the connection string",
     ),
     (
-        "resolve host|translate host name|Name or service not known",
+        f"resolve host|{_UNKNOWN_HOST}|Name or service not known",
         "the host name cannot be resolved",
         "check the host of the connection string; @ or / in a password is written %40 or %2F",
     ),
@@ -156,12 +158,13 @@ def connect(dsn: str) -> psycopg.Connection:
     try:
         return psycopg.connect(dsn, autocommit=True, **settings)
     except psycopg.Error as error:
-        raise connection_failure(error) from error
+        raise _connection_failure(str(error)) from error
+    except UnicodeError as error:
+        # Python encodes the host; what no name can be ends there.
+        raise _connection_failure(_UNKNOWN_HOST) from error
 
 
-def connection_failure(error: psycopg.Error) -> CommandFailure:
-    """Return what to tell about a connection that could not be made."""
-    text = str(error)
+def _connection_failure(text: str) -> CommandFailure:
     for pattern, problem, next_step in _PROBLEMS:
         if re.search(pattern, text):
             return CommandFailure(UnavailableError("db.unavailable", problem), next_step=next_step)

@@ -19,6 +19,7 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         "cli.demo_failed": "The demo did not end as it should, or its numbers do not add up.",
         "cli.embedded_directory_missing": "The directory of --embedded does not exist.",
         "cli.missing_package": "A package that the command needs is not installed.",
+        "cli.output_not_written": "The standard output is closed, or cannot be written to.",
         "cli.schedule_not_found": "No schedule has this name.",
         "cli.some_jobs_refused": "Some of the named jobs could not be changed.",
         "cli.some_runs_refused": "Some of the named workflow runs could not be changed.",
@@ -37,6 +38,7 @@ _NEXT_STEPS: Final[Mapping[str, str]] = MappingProxyType(
         "cli.demo_failed": "run it again; a machine that is very busy may take too long",
         "cli.embedded_directory_missing": "runledger demo, or: runledger migrate --embedded DIR",
         "cli.missing_package": "install it, then run the command again",
+        "cli.output_not_written": "send the output to a file, or to /dev/null",
         "cli.schedule_not_found": "runledger schedules list shows the names",
         "cli.some_jobs_refused": "runledger jobs show ID tells what a job's status is",
         "cli.some_runs_refused": (

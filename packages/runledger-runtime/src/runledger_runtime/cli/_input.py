@@ -14,6 +14,8 @@ def decode_argument(text: str, *, field: str) -> JsonValue:
         ValidationError: An `input.*` code that names the field.
     """
     if text == "-":
+        # None if its descriptor was closed when Python started.
+        given = sys.stdin.buffer.read() if sys.stdin else b""
         # Bytes that are no UTF-8 become what the decoder refuses by name.
-        text = sys.stdin.buffer.read().decode(errors="surrogateescape")
+        text = given.decode(errors="surrogateescape")
     return decode_json(text, field=field)

@@ -163,16 +163,26 @@ def _change_chosen(verb: _Verb, connection: psycopg.Connection, choice: _Choice)
     require_confirmation(matched, "jobs", done=verb.done, is_confirmed=choice.is_confirmed)
     verdicts: Counter[OperatorVerdict] = Counter()
     after: UUID | None = None
-    # By cursor: a job that a worker ends again meanwhile is behind it and not taken twice.
-    while page := list_jobs(connection, chosen, limit=MOST_ROWS, after=after):
-        after = page[-1].id
-        verdicts.update(
-            verb.change(
-                connection, [job.id for job in page], scope=choice.scope, reason=choice.reason
+    try:
+        # By cursor: a job that a worker ends again meanwhile is behind it and not taken twice.
+        while page := list_jobs(connection, chosen, limit=MOST_ROWS, after=after):
+            after = page[-1].id
+            verdicts.update(
+                verb.change(
+                    connection, [job.id for job in page], scope=choice.scope, reason=choice.reason
+                )
             )
-        )
+    except BaseException:
+        # Each page is changed on its own, and stays so.
+        if verdicts:
+            _tell(verb, matched, verdicts, as_json=choice.as_json)
+        raise
+    _tell(verb, matched, verdicts, as_json=choice.as_json)
+
+
+def _tell(verb: _Verb, matched: int, verdicts: Counter[OperatorVerdict], *, as_json: bool) -> None:
     done = verdicts.pop(OperatorVerdict.DONE, 0)
-    if choice.as_json:
+    if as_json:
         print_json(
             {
                 "matched": matched,

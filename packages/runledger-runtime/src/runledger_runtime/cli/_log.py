@@ -52,4 +52,6 @@ def flush_logs() -> None:
     """Write out what handlers of logs and the standard streams still hold."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+        # None if its descriptor was closed when Python started.
+        if stream:
+            stream.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Any, Final, NoReturn
 
@@ -11,6 +12,7 @@ from runledger_core import RunledgerError, UnavailableError
 
 from .._version import __version__
 from ._errors import EXIT_INTERRUPTED, CommandFailure
+from ._output import output_failure, require_output
 
 _VERBS: Final = {
     "definitions": "Look at job types, and stop or resume their enqueues.",
@@ -21,6 +23,8 @@ _VERBS: Final = {
     "worker": "Run the jobs of a catalog until told to stop.",
     "workflows": "Look at workflow runs, draw and cancel them, complete their gates.",
 }
+# It prints nothing, and runs where nobody looks.
+_SILENT: Final = "worker"
 
 
 class _Verbs(click.Group):
@@ -34,6 +38,8 @@ class _Verbs(click.Group):
         del ctx
         if cmd_name not in _VERBS:
             return None
+        if cmd_name != _SILENT:
+            require_output()
         try:
             command: click.Command = import_module(f"{__package__}.{cmd_name}").command
         except ImportError as error:
@@ -79,5 +85,12 @@ def runledger() -> None:
 
 def main() -> NoReturn:
     """Run the command of this process and exit."""
-    runledger(prog_name="runledger")
+    try:
+        runledger(prog_name="runledger")
+    except OSError as error:
+        failure = output_failure(error)
+        if failure is None:
+            raise
+        failure.show()
+        sys.exit(failure.exit_code)
     raise AssertionError  # click has ended the process

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import click
 
-from runledger_core import JsonInput, JsonValue, Unset, visible_text
+from runledger_core import JsonInput, JsonValue, UnavailableError, Unset, visible_text
 
+from ._errors import CommandFailure
 from ._text import json_line
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 NOTHING: Final = "-"
+
+_WRITE_ERRORS: Final = frozenset(
+    {errno.EAGAIN, errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC}
+)
+_NOT_WRITTEN: Final = "cli.output_not_written"
 
 # Room for an id, a status and something beside them.
 _WIDE_ENOUGH: Final = 100
@@ -37,6 +46,31 @@ STATUS_STYLES: Final = {
     "FAILED": "red",
     "COMPLETED_WITH_ERRORS": "red",
 }
+
+
+def require_output() -> None:
+    """Refuse a closed standard output.
+
+    Raises:
+        UnavailableError: `cli.output_not_written`.
+    """
+    # None if its descriptor was closed when Python started.
+    if not sys.stdout:
+        raise UnavailableError(_NOT_WRITTEN, "the standard output is closed; nothing was done")
+
+
+def output_failure(error: OSError) -> CommandFailure | None:
+    """Return what to tell of an error if it is one of writing to the standard output."""
+    # A file that a command opens has its name in the error.
+    if error.errno not in _WRITE_ERRORS or error.filename is not None:
+        return None
+    # Python would write what is left when it ends, and fail with words of its own.
+    with Path(os.devnull).open("wb") as nothing:
+        os.dup2(nothing.fileno(), sys.stdout.fileno())
+    return CommandFailure(
+        UnavailableError(_NOT_WRITTEN, f"the output cannot be written: {error.strerror}"),
+        next_step="make room, or send it elsewhere; what the command did is done",
+    )
 
 
 def print_json(value: JsonInput) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -10,7 +10,13 @@ from typing import Any, Final
 import click
 import psycopg
 
-from runledger_core import ConflictError, ValidationError, visible_text
+from runledger_core import (
+    ConflictError,
+    ScheduleName,
+    ValidationError,
+    check_text,
+    visible_text,
+)
 from runledger_postgres.schedules import (
     get_job_schedule_by_name,
     list_job_schedules,
@@ -103,16 +109,15 @@ def _run(
     if bool(names) == (name_contains is not None):
         message = "give either names or --name-contains"
         raise click.UsageError(message)
+    names = [ScheduleName(name) for name in names]
+    if name_contains is not None:
+        # An unset variable of a script would choose every schedule.
+        check_text(name_contains, field="name_contains")
     with target.connect() as connection:
         if name_contains is not None:
             names = _chosen(verb, connection, name_contains)
             require_confirmation(len(names), "schedules", done=verb.done, is_confirmed=is_confirmed)
-        verdicts = {name: _change(verb, connection, name) for name in dict.fromkeys(names)}
-    if as_json:
-        print_json({"schedules": dict(verdicts)})
-    else:
-        for name, verdict in verdicts.items():
-            click.echo(f"{visible_text(name)} {verb.sentence(verdict)}")
+        verdicts = _change_all(verb, connection, names, as_json=as_json)
     _refuse(verb, list(verdicts.values()))
 
 
@@ -130,6 +135,30 @@ def _chosen(verb: _Verb, connection: psycopg.Connection, name_contains: str) -> 
         after = page[-1].name
         names.extend(schedule.name for schedule in page)
     return names
+
+
+def _change_all(
+    verb: _Verb, connection: psycopg.Connection, names: Sequence[str], *, as_json: bool
+) -> dict[str, _Verdict]:
+    verdicts: dict[str, _Verdict] = {}
+    try:
+        for name in dict.fromkeys(names):
+            verdicts[name] = _change(verb, connection, name)
+    except BaseException:
+        # Each is changed on its own, and stays so.
+        if verdicts:
+            _tell(verb, verdicts, as_json=as_json)
+        raise
+    _tell(verb, verdicts, as_json=as_json)
+    return verdicts
+
+
+def _tell(verb: _Verb, verdicts: Mapping[str, _Verdict], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"schedules": dict(verdicts)})
+        return
+    for name, verdict in verdicts.items():
+        click.echo(f"{visible_text(name)} {verb.sentence(verdict)}")
 
 
 def _change(verb: _Verb, connection: psycopg.Connection, name: str) -> _Verdict:

@@ -10,7 +10,7 @@ from typing import Final
 import click
 import psycopg
 
-from runledger_core import NotFoundError, visible_text
+from runledger_core import JsonValue, NotFoundError, visible_text
 from runledger_postgres.schedules import JobScheduleRecord, get_job_schedule_by_name
 
 from ..cron import jitter_seconds, next_fire_after
@@ -26,7 +26,7 @@ _DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 @dataclass(frozen=True, slots=True)
 class _Fire:
     scheduled_for: datetime
-    run_at: datetime
+    run_at: datetime | None
 
 
 @click.command("preview")
@@ -84,14 +84,16 @@ def _fires_of_schedule(schedule: JobScheduleRecord, count: int) -> list[_Fire]:
         return []
     first = schedule.next_fire_at
     rest = _following(schedule.cron_expr, max(first, datetime.now(UTC)), count - 1)
-    return [
-        _Fire(
-            fire,
-            fire
-            + timedelta(seconds=jitter_seconds(schedule.id, fire, schedule.max_jitter_seconds)),
-        )
-        for fire in (first, *rest)
-    ]
+    return [_Fire(fire, _run_at(schedule, fire)) for fire in (first, *rest)]
+
+
+def _run_at(schedule: JobScheduleRecord, fire: datetime) -> datetime | None:
+    jitter = jitter_seconds(schedule.id, fire, schedule.max_jitter_seconds)
+    try:
+        return fire + timedelta(seconds=jitter)
+    except OverflowError:
+        # Beyond the year 9999.
+        return None
 
 
 def _following(cron: str, instant: datetime, count: int) -> list[datetime]:
@@ -118,8 +120,8 @@ def _print(fires: Sequence[_Fire]) -> None:
     print_table(headers, rows, flexible=())
 
 
-def _to_json(fire: _Fire) -> dict[str, str]:
+def _to_json(fire: _Fire) -> dict[str, JsonValue]:
     return {
         "scheduled_for": fire.scheduled_for.astimezone(UTC).isoformat(),
-        "run_at": fire.run_at.astimezone(UTC).isoformat(),
+        "run_at": None if fire.run_at is None else fire.run_at.astimezone(UTC).isoformat(),
     }

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import click
 import psycopg
 
-from runledger_core import visible_text
+from runledger_core import visible_text, with_fields
 from runledger_postgres.definitions import get_job_definition
 
 from ..catalog import CatalogJobScheduleSpec, JobCatalog
@@ -37,4 +36,5 @@ def _startable(
         " or run runledger schedules resume",
         err=True,
     )
-    return replace(spec, is_active=False)
+    paused = with_fields(spec.upsert, is_active=False)
+    return with_fields(spec, is_active=False, upsert=paused)

@@ -7,6 +7,7 @@ from typing import Final
 from uuid import UUID
 
 import click
+import psycopg
 
 from runledger_core import (
     UNSET,
@@ -45,28 +46,35 @@ def cancel(
     """
     found: dict[str, JsonValue] = {}
     with target.connect() as connection:
-        for run_id in dict.fromkeys(run_ids):
-            try:
-                run = cancel_workflow_run(connection, run_id, scope=scope, reason=reason)
-            except NotFoundError:
-                found[str(run_id)] = {"status": _NOT_FOUND}
-                sentence = "no such run in this scope"
-            else:
-                found[str(run_id)] = row_to_json(run)
-                sentence = (
-                    f"canceled: {run.canceled_steps} steps, {run.canceled_jobs} jobs"
-                    if run.is_canceled_now
-                    else f"has ended before: {run.status}"
-                )
-            if not as_json:
-                click.echo(f"{run_id} {sentence}")
-    if as_json:
-        print_json({"runs": found})
+        try:
+            for run_id in dict.fromkeys(run_ids):
+                found[str(run_id)], sentence = _cancel(connection, run_id, scope, reason)
+                if not as_json:
+                    click.echo(f"{run_id} {sentence}")
+        finally:
+            # After an error too: each run is canceled on its own, and stays so.
+            if as_json and found:
+                print_json({"runs": found})
     refused = sum(run == {"status": _NOT_FOUND} for run in found.values())
     if refused:
         raise CommandFailure(
             ConflictError("cli.some_runs_refused", f"{refused} of {len(found)} runs are not there")
         )
+
+
+def _cancel(
+    connection: psycopg.Connection, run_id: UUID, scope: Scope, reason: str | None
+) -> tuple[JsonValue, str]:
+    """Return what became of a run, as JSON and as a sentence."""
+    try:
+        run = cancel_workflow_run(connection, run_id, scope=scope, reason=reason)
+    except NotFoundError:
+        return {"status": _NOT_FOUND}, "no such run in this scope"
+    if run.is_canceled_now:
+        sentence = f"canceled: {run.canceled_steps} steps, {run.canceled_jobs} jobs"
+    else:
+        sentence = f"has ended before: {run.status}"
+    return row_to_json(run), sentence
 
 
 @click.command("complete-step")

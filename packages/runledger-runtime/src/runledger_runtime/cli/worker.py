@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
+import threading
 from contextlib import closing
 from dataclasses import replace
 from typing import Final, NoReturn
@@ -40,6 +42,14 @@ Exit codes:
 """
 
 
+def _number(ctx: click.Context, parameter: click.Parameter, value: float) -> float:
+    # It lies outside of no range.
+    if math.isnan(value):
+        message = "nan is no number"
+        raise click.BadParameter(message, ctx, parameter)
+    return value
+
+
 @click.command("worker", epilog=_EXIT_CODES)
 @click.option(
     "--app", required=True, metavar="MODULE:CATALOG", help="The JobCatalog with the handlers."
@@ -71,7 +81,8 @@ Exit codes:
 )
 @click.option(
     "--shutdown-timeout",
-    type=click.FloatRange(min=0),
+    type=click.FloatRange(min=0, max=threading.TIMEOUT_MAX),
+    callback=_number,
     default=DEFAULT_SHUTDOWN_TIMEOUT_SECONDS,
     show_default=True,
     metavar="SECONDS",

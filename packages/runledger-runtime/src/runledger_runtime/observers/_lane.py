@@ -11,7 +11,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from queue import SimpleQueue
 from typing import Final
 
-from runledger_core import JobLease
+from runledger_core import JobLease, type_name
 
 from ._events import JobLifecycleEvent
 from ._observer import JobLifecycleObserver, overridden_callbacks
@@ -143,7 +143,7 @@ class Lane:
         except BaseException as error:  # noqa: BLE001  # an observer must not end its thread
             _logger.error(  # noqa: TRY400  # the exception's text may hold anything
                 "a lifecycle observer failed",
-                extra=_fields(call) | {"error": type(error).__name__},
+                extra=_fields(call) | {"error": type_name(error)},
             )
             return
         if inspect.iscoroutine(returned):

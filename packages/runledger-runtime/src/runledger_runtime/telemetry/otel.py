@@ -10,7 +10,6 @@ from __future__ import annotations
 from asyncio import CancelledError
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Final
 
 from runledger_core import (
@@ -20,6 +19,8 @@ from runledger_core import (
     JobEnqueue,
     JobFailure,
     JsonValue,
+    check_trace_context,
+    with_fields,
 )
 
 from .._version import __version__
@@ -69,7 +70,9 @@ def with_trace(request: JobEnqueue, *, tracer_provider: TracerProvider | None = 
         text = _trace_context_of(span)
     finally:
         span.end()
-    return request if text is None else replace(request, trace_context=text)
+    if text is None:
+        return request
+    return with_fields(request, trace_context=check_trace_context(text))
 
 
 class OpenTelemetryMiddleware(JobMiddleware):

@@ -7,7 +7,6 @@ import inspect
 import time
 import traceback
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from types import TracebackType
 from typing import Final, TypeAlias, TypeGuard
 
@@ -22,6 +21,7 @@ from runledger_core import (
     JsonValue,
     ValidationError,
     sanitize_text,
+    type_name,
 )
 from runledger_postgres.lifecycle import release_job
 
@@ -128,19 +128,31 @@ def _judged(
 
 
 def _checked(returned: object) -> JobCompletion | JobFailure:
-    # By its own class and complete: a subclass may have forgotten to initialise it.
     if returned is None:
         return _SUCCESS
     if isinstance(returned, JobFailure):
         return JobFailure(returned.kind, returned.code, returned.message)
     if isinstance(returned, JobCompletion):
-        return replace(returned)
-    name = type(returned).__name__
+        return _completed(returned)
+    name = type_name(returned)
     if inspect.iscoroutine(returned):
         # A `def` that returns the coroutine of another, such as a decorator's.
         returned.close()
         name = "a coroutine; write async def"
     return JobFailure.terminal("job.invalid_handler_result", f"the handler returned {name}")
+
+
+def _completed(returned: JobCompletion) -> JobCompletion:
+    # As it was encoded when it was made: its output may have been changed since.
+    if type(returned) is JobCompletion and hasattr(returned, "output_json"):
+        return returned
+    # By its own class and complete: a subclass may have forgotten to initialise it.
+    return JobCompletion(
+        returned.output,
+        progress_done=returned.progress_done,
+        progress_total=returned.progress_total,
+        checkpoint=returned.checkpoint,
+    )
 
 
 def _caught(execution: Execution, error: BaseException) -> tuple[JobFailure, str | None]:
@@ -152,12 +164,12 @@ def _caught(execution: Execution, error: BaseException) -> tuple[JobFailure, str
             return SHUT_DOWN, None
         return _failure_of(error), describe_exception(error)
     except BaseException:  # noqa: BLE001  # an exception whose own attributes raise
-        name = type(error).__name__
-        return JobFailure.panicked("job.handler_panic", f"{name}, which cannot be described"), None
+        text = f"{type_name(error)}, which cannot be described"
+        return JobFailure.panicked("job.handler_panic", text), None
 
 
 def _failure_of(error: BaseException) -> JobFailure:
-    text = f"{type(error).__name__}: {_safe_text(error)}"
+    text = f"{type_name(error)}: {_safe_text(error)}"
     # Both are Exceptions, but say that the process is in doubt.
     if isinstance(error, (MemoryError, RecursionError)):
         return JobFailure.panicked("job.handler_panic", text)
@@ -183,7 +195,7 @@ def describe_exception(error: BaseException) -> str:
         seen.add(id(current))
         lines = [
             *_frames(current.__traceback__),
-            f"{type(current).__name__}: {_safe_text(current)}",
+            f"{type_name(current)}: {_safe_text(current)}",
         ]
         parts.append("\n".join(lines))
         current = current.__cause__ or (

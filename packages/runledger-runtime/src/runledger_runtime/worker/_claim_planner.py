@@ -9,6 +9,7 @@ from typing import Final
 from runledger_postgres.lifecycle import ClaimRequest, RoundResult
 
 from ._low_mark import LowMark
+from ._refused_claims import RefusedClaims
 
 # Of flips, and of looks while every claim comes back full.
 _INTERVAL_SECONDS: Final = 0.05
@@ -55,6 +56,8 @@ class ClaimPlanner:
         self._job_types = job_types
         self._ttl = lease_ttl_seconds
         self._low_mark = LowMark(job_types, poll_interval_seconds=poll_interval_seconds)
+        self.refused = RefusedClaims()
+        """Jobs that cannot be claimed."""
         self._window = 1
         self._is_full = False
         self._is_flip_missing = True
@@ -68,8 +71,10 @@ class ClaimPlanner:
             limit: Most jobs to lease.
             now: By the monotonic clock.
         """
-        low_mark = self._low_mark
+        low_mark, refused = self._low_mark, self.refused
+        limit = min(limit, refused.most)
         is_look_due = low_mark.is_look_due(now)
+        is_flip_due = self._is_flip_missing or is_look_due or now >= self._flip_at
         return ClaimRequest(
             self._worker_id,
             self._job_types,
@@ -78,7 +83,9 @@ class ClaimPlanner:
             lease_ttl_seconds=self._ttl,
             marks=low_mark.marks(now),
             waiting_from=low_mark.waiting_from(now),
-            has_flip=self._is_flip_missing or is_look_due or now >= self._flip_at,
+            left_out=refused.left_out(now),
+            flip_limit=refused.most,
+            has_flip=is_flip_due and refused.has_flip,
             has_look=not self._is_full or is_look_due or now >= self._look_at,
         )
 

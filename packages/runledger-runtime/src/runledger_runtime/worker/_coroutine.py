@@ -37,20 +37,26 @@ class CoroutineAttempt:
         self._deliver = deliver
         self._context = context
         self._running = running
-        self._task: asyncio.Task[_Ended] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._returned: _Ended | None = None
         self._is_told = False
         execution.interrupt = self._interrupt
 
     def begin(self) -> None:
         """Start the coroutine; call this on the loop."""
-        self._task = asyncio.get_running_loop().create_task(
-            run_attempt_async(self._execution, self._handler), context=self._context
+        # Not by `create_task`: the factory of the loop's tasks is in the hands of handlers.
+        self._task = asyncio.Task(
+            self._run(), loop=asyncio.get_running_loop(), context=self._context
         )
         self._running.add(self)
         self._task.add_done_callback(self._ended)
         if self._execution.is_cancelled:
             # The loop was blocked for so long; the handler is not entered any more.
             self._cancel()
+
+    async def _run(self) -> None:
+        # Kept here: a task that has cancelled itself ends as cancelled, whatever it returns.
+        self._returned = await run_attempt_async(self._execution, self._handler)
 
     def _interrupt(self) -> None:
         task = self._task
@@ -65,14 +71,18 @@ class CoroutineAttempt:
             self._is_told = True
             self._task.cancel()
 
-    def _ended(self, task: asyncio.Task[_Ended]) -> None:
+    def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(self)
         self._execution.interrupt = None
         # Cancelled before its first step, it was never entered.
-        ending, outcome = unentered_attempt(self._execution) if task.cancelled() else task.result()
+        ending, outcome = self._returned or unentered_attempt(self._execution)
         if is_shut_down(outcome):
-            # A round trip, which must not block the loop.
-            task.get_loop().run_in_executor(None, self._give_back, outcome)
+            try:
+                # A round trip, which must not block the loop.
+                task.get_loop().run_in_executor(None, self._give_back, outcome)
+            except (RuntimeError, MemoryError):
+                # No thread to be had, or a handler has shut them down.
+                self._deliver(self._execution, ending, outcome)
         else:
             self._deliver(self._execution, ending, outcome)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ import psycopg
 from runledger_core import CancelReason, JobCancelled, JobCompletion, JobFailure
 from runledger_postgres.lifecycle import ClaimedJob
 
-from ._loan import Loan
+from ..loan import Loan
 
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
@@ -133,10 +133,12 @@ class Execution:
         if interrupt is not None:
             interrupt()
         for loan in lent:
-            # On a thread of its own: who tells may have leases to keep.
-            threading.Thread(
-                target=loan.cancel_statement, name="runledger-cancel", daemon=True
-            ).start()
+            # On a thread of its own: who tells may have leases to keep, and others to tell. In a
+            # process that is full of threads the statement goes on.
+            with suppress(RuntimeError, MemoryError):
+                threading.Thread(
+                    target=loan.cancel_statement, name="runledger-cancel", daemon=True
+                ).start()
 
     @contextmanager
     def lend(self) -> Generator[psycopg.Connection[Any]]:

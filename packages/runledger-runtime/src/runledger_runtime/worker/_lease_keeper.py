@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Final
 
 from runledger_core import CancelReason
 from runledger_postgres import workers
@@ -21,11 +22,18 @@ from ..backoff import Outage
 from ..engine import EngineConnections
 from ._book import LeaseBook
 from ._execution import Execution, ExecutionState
+from ._helper import Helper
 
 _logger = logging.getLogger(__name__)
 
+_LOST: Final = frozenset({"db.unavailable", "db.outcome_unknown"})
+_RECORD_WAIT_MS: Final = 250
+_LEAST_USE_SECONDS: Final = 1.0
+# `finish()` waits for the last of these.
+_LONGEST_RECORD_SECONDS: Final = 4.0
 
-class LeaseKeeper(threading.Thread):
+
+class LeaseKeeper(Helper):
     """Renews every lease each third of its TTL, and shows the worker in `job_workers`.
 
     A beat that failed is tried again with back-off; one whose row was busy comes again after a
@@ -43,18 +51,25 @@ class LeaseKeeper(threading.Thread):
         lease_ttl_seconds: int,
         state: Callable[[], workers.WorkerState],
     ) -> None:
-        """Prepare the thread; `start()` begins to beat, and asks for the state at each beat."""
-        super().__init__(name="runledger-lease-keeper", daemon=True)
+        """Prepare the thread; `begin()` starts to beat, and each beat asks for the state."""
+        super().__init__("lease-keeper")
         self._book = book
         self._connections = connections
         self._worker_id = worker_id
         self._job_types = list(job_types)
         self._concurrency = concurrency
         self._ttl = lease_ttl_seconds
+        self._beat_seconds = max(_LEAST_USE_SECONDS, lease_ttl_seconds / 3)
+        # Far less: the beats must not wait for a row that is for eyes only.
+        self._record_seconds = min(
+            _LONGEST_RECORD_SECONDS, max(_LEAST_USE_SECONDS, lease_ttl_seconds / 10)
+        )
         self._state = state
         self._is_finished = False
         self._wake = threading.Event()
         self._connection: Connection | None = None
+        self._outage = Outage()
+        self._unrecorded = Outage()
 
     def finish(self) -> None:
         """Stop beating and remove the worker's row."""
@@ -66,34 +81,47 @@ class LeaseKeeper(threading.Thread):
         """Beat now, from any thread: something may have happened to a lease."""
         self._wake.set()
 
-    def run(self) -> None:
+    def work(self) -> None:
         """Beat until finished; never ends by an error."""
         wait = 0.0
-        outage = Outage()
         while True:
             self._wake.wait(wait)
             self._wake.clear()
             if self._is_finished:
                 break
             try:
-                is_any_busy = self._beat(self._book.executions())
-                self._record()
+                wait = self._turn()
             except Exception:  # noqa: BLE001  # `configure` and callables of the user's, too
-                self._drop_connection()
-                step = outage.failed()
-                # A lease is short: try often enough to save it.
-                wait = min(step.delay_seconds, self._ttl / 10)
-                if step.is_worth_logging:
-                    _logger.warning(
-                        "heartbeats wait for the database", extra={"failures": step.failures}
-                    )
-                self._tell_expired()
-                continue
-            outage.ended()
-            wait = self._ttl / 30 if is_any_busy else self._ttl / 3
+                wait = self._failed()
         with suppress(Exception):
-            workers.remove_worker(self._open(), self._worker_id)
+            connection = self._open()
+            with self._connections.use(connection, self._record_seconds):
+                workers.remove_worker(connection, self._worker_id)
         self._drop_connection()
+
+    def _turn(self) -> float:
+        """Beat, and show the worker; return how long to wait for the next beat."""
+        is_any_busy = self._beat(self._book.executions())
+        beaten_at = time.monotonic()
+        # Opened here: without a connection the next beat would fail, too.
+        self._record(self._open())
+        self._outage.ended()
+        pause = self._ttl / 30 if is_any_busy else self._ttl / 3
+        return max(0.0, beaten_at + pause - time.monotonic())
+
+    def _failed(self) -> float:
+        """Tell whose lease is gone; return how long to wait for the next beat."""
+        self._drop_connection()
+        step = self._outage.failed()
+        self._tell_expired()
+        if step.is_worth_logging:
+            # Nothing may end this thread, least of all a filter of logging.
+            with suppress(Exception):
+                _logger.warning(
+                    "heartbeats wait for the database", extra={"failures": step.failures}
+                )
+        # A lease is short: try often enough to save it.
+        return min(step.delay_seconds, self._ttl / 10)
 
     def _beat(self, executions: list[Execution]) -> bool:
         """Renew leases; tell whether one was busy and must come again soon."""
@@ -115,7 +143,7 @@ class LeaseKeeper(threading.Thread):
                 case HeartbeatVerdict.BUSY:
                     is_any_busy = True
                 case HeartbeatVerdict.CANCELED:
-                    execution.cancel(CancelReason.CANCELED)
+                    _tell(execution, CancelReason.CANCELED)
                 case HeartbeatVerdict.LOST:
                     self._lose(execution)
         return is_any_busy
@@ -128,36 +156,48 @@ class LeaseKeeper(threading.Thread):
             except QueryError as error:
                 if error.is_transient:
                     raise
-                _logger.error(  # noqa: TRY400  # the driver's text may hold values
-                    "a lease cannot be renewed",
-                    extra={"job_id": str(execution.job.id), "code": error.code},
-                )
+                with suppress(Exception):
+                    _logger.error(  # noqa: TRY400  # the driver's text may hold values
+                        "a lease cannot be renewed",
+                        extra={"job_id": str(execution.job.id), "code": error.code},
+                    )
         return is_any_busy
 
     def _renew(self, executions: list[Execution]) -> list[HeartbeatVerdict]:
         connection = self._open()
-        with self._connections.deadline(connection, max(1.0, self._ttl / 3)):
+        with self._connections.use(connection, self._beat_seconds):
             return heartbeat_jobs(
                 connection,
                 [execution.job.lease for execution in executions],
                 lease_ttl_seconds=self._ttl,
             )
 
-    def _record(self) -> None:
-        connection = self._open()
-        with self._connections.deadline(connection, max(1.0, self._ttl / 3)):
-            workers.record_worker(
-                connection,
-                workers.WorkerReport(
-                    self._worker_id,
-                    socket.gethostname(),
-                    pid=os.getpid(),
-                    version=__version__,
-                    job_types=self._job_types,
-                    concurrency=self._concurrency,
-                    state=self._state(),
-                ),
-            )
+    def _record(self, connection: Connection) -> None:
+        """Show the worker; that this fails while the link lives is no matter of the beats."""
+        report = workers.WorkerReport(
+            self._worker_id,
+            socket.gethostname(),
+            pid=os.getpid(),
+            version=__version__,
+            job_types=self._job_types,
+            concurrency=self._concurrency,
+            state=self._state(),
+        )
+        try:
+            with self._connections.use(connection, self._record_seconds):
+                workers.record_worker(connection, report, lock_timeout_ms=_RECORD_WAIT_MS)
+        except QueryError as error:
+            if error.code in _LOST:
+                raise
+            step = self._unrecorded.failed()
+            if step.is_worth_logging:
+                with suppress(Exception):
+                    _logger.warning(
+                        "this worker is not shown in job_workers",
+                        extra={"code": error.code, "failures": step.failures},
+                    )
+        else:
+            self._unrecorded.ended()
 
     def _tell_expired(self) -> None:
         now = time.monotonic()
@@ -167,9 +207,11 @@ class LeaseKeeper(threading.Thread):
 
     def _lose(self, execution: Execution) -> None:
         # An ended attempt whose outcome was stored meanwhile looks lost too.
-        if execution.state is ExecutionState.RUNNING:
+        if execution.state is not ExecutionState.RUNNING:
+            return
+        _tell(execution, CancelReason.LEASE_LOST)
+        with suppress(Exception):
             _logger.warning("lease lost", extra={"job_id": str(execution.job.id)})
-            execution.cancel(CancelReason.LEASE_LOST)
 
     def _open(self) -> Connection:
         if self._connection is None or self._connection.closed:
@@ -180,3 +222,10 @@ class LeaseKeeper(threading.Thread):
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _tell(execution: Execution, reason: CancelReason) -> None:
+    # It takes a thread to cancel what runs on a lent connection; where there is none, the other
+    # leases must be kept all the same.
+    with suppress(RuntimeError):
+        execution.cancel(reason)

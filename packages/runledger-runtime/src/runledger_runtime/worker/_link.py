@@ -7,6 +7,7 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 import psycopg
 
@@ -19,7 +20,9 @@ from runledger_postgres.lifecycle import (
     RoundResult,
     UndecodableJob,
     WriteVerdict,
+    find_claimable_jobs,
     find_claims,
+    find_due_jobs,
     release_job,
     release_jobs,
     run_waiting_round,
@@ -30,6 +33,7 @@ from ..backoff import Outage
 from ..engine import EngineConnections
 from ._book import LeaseBook
 from ._execution import Execution
+from ._refused_claims import RefusedPart
 from ._settling import Batch
 
 if TYPE_CHECKING:
@@ -120,6 +124,13 @@ class PumpLink:
         self._outage.ended()
         return result
 
+    def find_refused(self, claim: ClaimRequest, part: RefusedPart) -> list[UUID]:
+        """Return the jobs that this part of a claim would change."""
+        connection = self._open()
+        find = find_due_jobs if part is RefusedPart.FLIP else find_claimable_jobs
+        with self._connections.use(connection, self._deadline_seconds):
+            return find(connection, claim)
+
     def waiting_round(self, batch: Batch) -> RoundResult:
         """Store outcomes that were all busy, waiting a little for the first one's row."""
         connection = self._open()
@@ -135,7 +146,7 @@ class PumpLink:
     def release(self, leases: Sequence[JobLease], *, reason: str) -> None:
         """Give claims back that were not entered; what others hold for longer runs out."""
         connection = self._open()
-        with self._connections.deadline(connection, self._deadline_seconds):
+        with self._connections.use(connection, self._deadline_seconds):
             verdicts = release_jobs(connection, leases, reason=reason)
             for lease, verdict in zip(leases, verdicts, strict=True):
                 if verdict is WriteVerdict.BUSY:
@@ -153,7 +164,7 @@ class PumpLink:
         """Return jobs that are leased to us and known to nobody."""
         connection = self._open()
         self._claimed_at = time.monotonic()
-        with self._connections.deadline(connection, self._deadline_seconds):
+        with self._connections.use(connection, self._deadline_seconds):
             found = find_claims(connection, worker_id=self.worker_id, known=book.leases())
         self._is_unanswered = False
         now = time.monotonic()

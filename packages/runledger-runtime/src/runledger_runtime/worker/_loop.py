@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -20,6 +22,8 @@ from ..registry import JobRegistry
 from ..shortage import ConnectionShortage
 from ..shutdown import StopToken
 from ._book import LeaseBook
+from ._execution import Ending
+from ._helper import Helper
 from ._lease_keeper import LeaseKeeper
 from ._link import PumpLink
 from ._observing import Observing
@@ -30,6 +34,8 @@ from ._wakeup import Listener, SleepMarks
 
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
+
+_logger = logging.getLogger(__name__)
 
 # The names under which the parts open theirs.
 _CONNECTIONS: Final = ("pump", "lease keeper")
@@ -61,6 +67,10 @@ def run_worker_loop(
         if the server has had no room for one of the loop's connections for the first minute, or
         `COMPLETED` if more than `max_stuck_handlers` threads are stuck and the process should be
         restarted.
+
+    Raises:
+        BaseException: What ended one of the loop's threads; handlers were told to stop, and those
+            that outlast `handler_grace_seconds` are left behind.
     """
     try:
         config.validate_worker()
@@ -95,6 +105,10 @@ class _Worker:
         # Its own, so that too few connections can end it as a stop would.
         self._stop = StopToken()
         stop.add_callback(lambda: self._stop.request(stop.reason or "requested"))
+        self._health = health
+        self._grace = config.handler_grace_seconds
+        self._is_over = threading.Event()
+        self._failures: list[BaseException] = []
         self._book = LeaseBook()
         health.runs_jobs(count=self._book.__len__, slots=config.max_global_concurrency)
         stop.add_abort_callback(lambda: self._book.cancel_all(CancelReason.SHUTDOWN))
@@ -136,14 +150,15 @@ class _Worker:
         )
 
     def run(self) -> RuntimeLoopExit:
-        helpers: list[threading.Thread] = [self._keeper, self._timekeeper]
+        helpers: list[Helper] = [self._keeper, self._timekeeper]
         if self._listener is not None:
             helpers.append(self._listener)
         for helper in helpers:
-            helper.start()
+            helper.begin(self._helper_failed)
         try:
             self._pump.run()
         finally:
+            self._is_over.set()
             if self._observing is not None:
                 self._observing.finish()
             # Leases are kept until the pump has let go of the last one.
@@ -153,9 +168,26 @@ class _Worker:
                 self._listener.finish()
             self._connections.close()
             self._direct.close()
+        if self._failures:
+            raise self._failures[0]
         if self._shortage.verdict is not None and not self._asked.is_requested:
             return self._shortage.verdict
         return LoopExit.COMPLETED if self._pump.is_unhealthy else LoopExit.SHUTDOWN
+
+    def _helper_failed(self, error: BaseException) -> None:
+        """End the worker: nobody may keep its leases now, or give up who overstays."""
+        self._failures.append(error)
+        self._health.failed(error)
+        self._stop.request("a thread of the worker failed")
+        with suppress(Exception):
+            _logger.critical("a thread of the worker failed", exc_info=error)
+        # As at an abort, but on the thread that has nothing else to do any more.
+        with suppress(RuntimeError):
+            self._book.cancel_all(CancelReason.SHUTDOWN)
+        self._is_over.wait(self._grace)
+        for execution in self._book.executions():
+            if execution.end():
+                self._pump.deliver(execution, Ending.GIVEN_UP, None)
 
     def _lease_keeper(self, registry: JobRegistry, config: JobsConfig) -> LeaseKeeper:
         return LeaseKeeper(

@@ -15,7 +15,7 @@ from typing import Final
 
 from runledger_core import JobFailure
 from runledger_postgres.errors import QueryError
-from runledger_postgres.lifecycle import ClaimedJob, UndecodableJob
+from runledger_postgres.lifecycle import ClaimedJob, ClaimRequest, UndecodableJob
 
 from ..config import JobsConfig
 from ..dead_letters import DeadLetterHooks
@@ -28,6 +28,7 @@ from ._claim_planner import ClaimPlanner
 from ._execution import Ending, Execution, ExecutionState, Outcome
 from ._link import PumpLink
 from ._observing import Observing
+from ._refused_claims import RefusedPart
 from ._settling import Batch, Settling
 from ._sleep import Sleep
 from ._slots import HandlerSlots
@@ -36,6 +37,8 @@ _logger = logging.getLogger(__name__)
 
 # Data, integrity, limits of the program, raised by a trigger: another try would fail as well.
 _CLASSES_OF_DATA: Final = frozenset({"22", "23", "54", "P0"})
+# Of the run that the job belongs to, or of a trigger that keeps its rows back.
+_CODES_OF_RUNS: Final = frozenset({"workflow.internal_state", "db.rows_kept_back"})
 # Far less than a commit; a job that runs alone does not wait at all.
 _LINGER_SECONDS: Final = 0.0003
 
@@ -205,7 +208,14 @@ class Pump:
     def _round(self, outcomes: Sequence[Outcome], limit: int) -> None:
         batch = self._settling.batch(outcomes)
         claim = self._claims.request(limit, now=time.monotonic()) if limit > 0 else None
-        result = self._link.round(batch, claim)
+        try:
+            result = self._link.round(batch, claim)
+        except QueryError as error:
+            refused = self._claims.refused
+            if outcomes or claim is None or refused.is_full or not _is_of_data(error):
+                raise
+            self._leave_out(claim, refused.after_refusal(claim), error)
+            return
         resting = len(self._settling.busy)
         # Added: what was tried apart in this step may have left some there.
         self._outcomes += self._settling.settle(batch, result.successes, result.failures)
@@ -214,6 +224,7 @@ class Pump:
             report = self._claims.report(claim, result, now=time.monotonic())
             self._start(result.claimed, result.undecodable)
             self._sleep.after_claim(report)
+            self._leave_out(claim, self._claims.refused.after_claim())
         if claimed or len(self._settling.busy) - resting < len(outcomes):
             self._settling.rested()
         elif outcomes and self._running:
@@ -221,6 +232,19 @@ class Pump:
             self._settling.rest()
         elif outcomes:
             self._wait_for_busy()
+
+    def _leave_out(
+        self, claim: ClaimRequest, part: RefusedPart | None, error: QueryError | None = None
+    ) -> None:
+        """Leave out what this part of a claim for one job would change."""
+        if part is None:
+            return
+        for job_id in self._link.find_refused(claim, part):
+            self._claims.refused.leave_out(job_id, time.monotonic())
+            _logger.error(
+                "a job cannot be claimed; it is left out for a while",
+                extra={"job_id": str(job_id), "code": None if error is None else error.code},
+            )
 
     def _wait_for_busy(self) -> None:
         """Wait for the first row, then let all of them rest: pure skipping would spin."""
@@ -299,8 +323,7 @@ class Pump:
 
     def _replace(self, outcome: Outcome, error: QueryError) -> None:
         self._health.failed(error)
-        is_of_data = error.sqlstate is None or error.sqlstate[:2] in _CLASSES_OF_DATA
-        if error.code == "workflow.internal_state" or not is_of_data:
+        if error.code in _CODES_OF_RUNS or not _is_of_data(error):
             # The run's fault, the server's or the role's: stored once that is mended.
             self._settling.put_aside(outcome, error.code)
             return
@@ -323,3 +346,8 @@ class Pump:
         if self._claimable() > 0:
             waits.append(self._sleep.seconds_left())
         return min(waits)
+
+
+def _is_of_data(error: QueryError) -> bool:
+    is_of_data = error.sqlstate is None or error.sqlstate[:2] in _CLASSES_OF_DATA
+    return is_of_data and not error.is_transient

@@ -16,6 +16,7 @@ from runledger_core import (
     JobFailureKind,
     Unset,
     check_int,
+    type_name,
 )
 from runledger_core.limits import INT32_MAX
 from runledger_postgres.errors import QueryError
@@ -277,7 +278,7 @@ class Settling:
         except BaseException as error:  # noqa: BLE001  # a policy must not end the pump
             _logger.error(  # noqa: TRY400  # its text may hold anything
                 "a backoff policy failed; the default delay is used",
-                extra={"job_type": job_type, "attempt": attempt, "error": type(error).__name__},
+                extra={"job_type": job_type, "attempt": attempt, "error": type_name(error)},
             )
             return DEFAULT_BACKOFF.delay_ms(attempt)
 

@@ -15,6 +15,8 @@ from ._wakeup import SleepMarks
 _FIRST_POLLS_SECONDS: Final = (0.005, 0.02, 0.08, 0.32)
 _CONTENDED_SECONDS: Final = (0.0, 0.005, 0.02, 0.05, 0.25)
 _LEAST_DUE_WAIT_SECONDS: Final = 0.05
+# A writer that tries a mark has it for a moment; without its marks nobody would wake the worker.
+_MARKS_AGAIN_SECONDS: Final = 0.5
 
 
 class Sleep:
@@ -72,6 +74,8 @@ class Sleep:
         else:
             self._contended = 0
             wait = self._next_poll(claim.due_in_seconds)
+            if self._marks is not None and self._marks.are_contended:
+                wait = min(wait, _MARKS_AGAIN_SECONDS)
         # Until a claim from the start nobody sees what sorts before the low mark.
         latest = wait if claim.latest_seconds is None else claim.latest_seconds
         self._sleep(min(wait, latest))

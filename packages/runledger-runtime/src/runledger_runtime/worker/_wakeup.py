@@ -10,29 +10,31 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import psycopg
 
 from runledger_postgres.direct import Connection, shut_down
-from runledger_postgres.wakeup import CANCEL_CHANNEL, SLEEP_MARK_CLASS, WAKE_CHANNEL
+from runledger_postgres.wakeup import CANCEL_CHANNEL, DROP_MARKS, TAKE_MARKS, WAKE_CHANNEL
 
 from ..backoff import Outage, spread
 from ..engine import EngineConnections
+from ._helper import Helper
 
 _logger = logging.getLogger(__name__)
 
 _PROBE_CHANNEL: Final = "runledger_probe"
+_SEND_ECHO: Final = "SELECT pg_notify(%(channel)s, %(token)s)::text"
 _ECHO_SECONDS: Final = 5.0
 _ROUND_TRIP_SECONDS: Final = 10.0
 _DEADLINE_SECONDS: Final = 5.0
 _MARK_RETRY_SECONDS: Final = 3.0
 
 
-class Listener(threading.Thread):
+class Listener(Helper):
     """Hears of due jobs and of cancels; reconnects for ever.
 
     `is_proven` is true while an echo sent over another connection has come back: behind a pooler
@@ -46,8 +48,8 @@ class Listener(threading.Thread):
         on_wake: Callable[[str | None], None],
         on_cancel: Callable[[Sequence[UUID]], None],
     ) -> None:
-        """Prepare the thread; `start()` begins to listen."""
-        super().__init__(name="runledger-listener", daemon=True)
+        """Prepare the thread; `begin()` starts to listen."""
+        super().__init__("listener")
         self._connections = connections
         self._on_wake = on_wake
         self._on_cancel = on_cancel
@@ -69,7 +71,7 @@ class Listener(threading.Thread):
             shut_down(connection)
         self.join(timeout=5.0)
 
-    def run(self) -> None:
+    def work(self) -> None:
         """Listen until finished; never ends by an error."""
         while not self._finished.is_set():
             try:
@@ -82,8 +84,9 @@ class Listener(threading.Thread):
         connection = self._connections.connect("listener")
         self._connection = connection
         try:
-            for channel in (WAKE_CHANNEL, CANCEL_CHANNEL, _PROBE_CHANNEL):
-                connection.execute(f"LISTEN {channel}")  # pyright: ignore[reportArgumentType]  # constants of ours
+            with self._connections.use(connection, _DEADLINE_SECONDS):
+                for channel in (WAKE_CHANNEL, CANCEL_CHANNEL, _PROBE_CHANNEL):
+                    connection.execute(f"LISTEN {channel}")  # pyright: ignore[reportArgumentType]  # constants of ours
             self.echo_sent_at = None
             self.token = secrets.token_hex(8)
             self._outage.ended()
@@ -93,7 +96,7 @@ class Listener(threading.Thread):
                 for notice in connection.notifies(timeout=_ROUND_TRIP_SECONDS):
                     self._hear(notice)
                 self._warn_if_deaf()
-                with self._connections.deadline(connection, _DEADLINE_SECONDS):
+                with self._connections.use(connection, _DEADLINE_SECONDS):
                     connection.execute("SELECT 1")
         finally:
             self._connection = None
@@ -137,33 +140,36 @@ class SleepMarks:
         self._echoed: str | None = None
         self._retry_at = 0.0
         self.are_held = False
+        self.are_contended = False
+        """Whether somebody else held one of them when they were tried last."""
 
     def prove(self) -> None:
         """Send the listener its echo, once for each of its connections."""
         token = self._listener.token
         if token is None or token == self._echoed:
             return
-        if self._run("SELECT pg_notify(%s, %s)", [_PROBE_CHANNEL, token]):
+        echo = {"channel": _PROBE_CHANNEL, "token": token}
+        if self._ask(_SEND_ECHO, echo) is not None:
             self._echoed = token
             self._listener.echo_sent_at = time.monotonic()
 
     def take(self) -> bool:
         """Hold the marks if notifications arrive; tell whether they were taken now."""
+        self.are_contended = False
         if self.are_held and not self._listener.is_proven:
             self.drop()
         if self.are_held or not self._listener.is_proven:
             return False
-        self.are_held = self._run(
-            "SELECT pg_advisory_lock_shared(%s, hashtext(t)) FROM unnest(%s::text[]) AS t",
-            [SLEEP_MARK_CLASS, self._job_types],
-        )
+        are_held = self._ask(TAKE_MARKS, {"job_types": self._job_types})
+        self.are_contended = are_held is False
+        self.are_held = are_held is True
         return self.are_held
 
     def drop(self) -> None:
         """Release the marks."""
         if self.are_held:
             self.are_held = False
-            self._run("SELECT pg_advisory_unlock_all()", [])
+            self._ask(DROP_MARKS, {})
 
     def close(self) -> None:
         """Close the connection, which releases the marks."""
@@ -172,17 +178,22 @@ class SleepMarks:
             self._connection.close()
             self._connection = None
 
-    def _run(self, sql: str, parameters: list[object]) -> bool:
+    def _ask(self, sql: str, parameters: Mapping[str, object]) -> Any:
+        """Return the one value that a statement answers; None if it could not be asked."""
         if time.monotonic() < self._retry_at:
-            return False
+            return None
         try:
             if self._connection is None or self._connection.closed:
                 self._connection = self._connections.connect("sleep marks")
-            with self._connections.deadline(self._connection, _DEADLINE_SECONDS):
-                self._connection.execute(sql, parameters)  # pyright: ignore[reportArgumentType, reportCallIssue]  # literals above
+            with self._connections.use(self._connection, _DEADLINE_SECONDS):
+                row = self._connection.execute(sql, parameters).fetchone()  # pyright: ignore[reportArgumentType, reportCallIssue]  # constants
+            # One that answered too late was closed, and what it took went with it.
+            is_lost = self._connection.closed
         except Exception:  # noqa: BLE001  # `configure` and callables of the user's, too
+            row, is_lost = None, True
+        if is_lost:
             # Without marks nobody notifies; polling goes on.
             self.close()
             self._retry_at = time.monotonic() + spread(_MARK_RETRY_SECONDS)
-            return False
-        return True
+            return None
+        return None if row is None else row[0]

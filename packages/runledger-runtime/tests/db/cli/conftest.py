@@ -25,3 +25,20 @@ def run_cli(runledger_database: TemporaryDatabase) -> Callable[..., Result]:
 def defined(runledger_pool) -> None:
     upsert_job_definition(runledger_pool, JobDefinitionSpec("mail.send", max_attempts=5))
     upsert_job_definition(runledger_pool, JobDefinitionSpec("photo.scale"))
+
+
+@pytest.fixture
+def refuse_updates(runledger_database: TemporaryDatabase) -> Callable[[str, str], None]:
+    """Return what has the database refuse updates of the rows of a table that a condition names."""
+
+    def refuse(table: str, condition: str) -> None:
+        sql = f"""
+            CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN RAISE EXCEPTION 'refused by the test'; END $$;
+            CREATE TRIGGER refuse BEFORE UPDATE ON runledger.{table}
+            FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION public.refuse()
+        """
+        with runledger_database.connect(autocommit=True) as connection:
+            connection.execute(sql.encode())
+
+    return refuse

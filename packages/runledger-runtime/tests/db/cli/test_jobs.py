@@ -359,6 +359,24 @@ def test_bulk_requeue_takes_dead_letters_unless_told_otherwise(run_cli, runledge
     assert status_of(runledger_pool, canceled) is JobStatus.CANCELED
 
 
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_error_in_a_later_page_tells_what_was_done_before(
+    run_cli, runledger_pool, refuse_updates, monkeypatch, options
+):
+    monkeypatch.setattr("runledger_runtime.cli._job_change.MOST_ROWS", 1)
+    oldest, newest = enqueue(runledger_pool, 2)
+    refuse_updates("job_queue", f"OLD.id = '{oldest}'")
+
+    result = run_cli("jobs", "cancel", "--type", "mail.send", "--yes", *options)
+
+    assert result.exit_code == 1
+    assert "error: db.query_failed: " in result.stderr
+    expected = '{"matched": 2, "canceled": 1, "refused": {}}' if options else "1 jobs canceled"
+    assert result.stdout == f"{expected}\n"
+    assert status_of(runledger_pool, oldest) is JobStatus.PENDING
+    assert status_of(runledger_pool, newest) is JobStatus.CANCELED
+
+
 def test_bulk_verb_refuses_a_status_it_cannot_change(run_cli):
     result = run_cli("jobs", "cancel", "--status", "SUCCEEDED", "--yes")
 

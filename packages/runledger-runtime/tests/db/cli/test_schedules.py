@@ -120,6 +120,23 @@ def test_unknown_names_are_told_and_the_others_changed(run_cli, runledger_pool):
     assert " next: runledger schedules list" in result.stderr
 
 
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_error_in_the_middle_tells_what_was_done_before(
+    run_cli, runledger_pool, refuse_updates, options
+):
+    store(runledger_pool, "first", "held", "last")
+
+    refuse_updates("job_schedules", "OLD.name = 'held'")
+
+    result = run_cli("schedules", "pause", "first", "held", "last", *options)
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: db.query_failed: ")
+    expected = '{"schedules": {"first": "DONE"}}\n' if options else "first paused\n"
+    assert result.stdout == expected
+    assert is_active(runledger_pool, "first", "held", "last") == [False, True, True]
+
+
 def test_a_schedule_of_a_disabled_type_is_not_resumed(run_cli, runledger_pool):
     store(runledger_pool, "nightly")
     set_job_schedule_active(runledger_pool, "nightly", False)
@@ -186,6 +203,20 @@ def test_preview_tells_when_the_jobs_run_where_there_is_jitter(run_cli, runledge
     ]
     assert all(timedelta() <= delay <= timedelta(minutes=10) for delay in delays)
     assert len(set(delays)) > 1
+
+
+def test_preview_tells_nothing_that_lies_beyond_the_last_year(run_cli, runledger_pool):
+    last = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+    store(runledger_pool, "nightly", next_fire_at=last, max_jitter_seconds=86_400)
+
+    shown = json.loads(run_cli("schedules", "preview", "nightly", "--json").stdout)
+    printed = run_cli("schedules", "preview", "nightly")
+
+    assert shown["fires"] == [{"scheduled_for": "9999-12-31T23:59:59+00:00", "run_at": None}]
+    assert printed.exit_code == 0
+    header, line = printed.stdout.splitlines()
+    assert header.split() == ["FIRE", "DAY", "WHEN", "RUNS"]
+    assert (line.split()[:2], line.split()[-1]) == (["9999-12-31", "23:59:59Z"], "-")
 
 
 def test_preview_of_a_paused_schedule_says_so(run_cli, runledger_pool):

@@ -352,6 +352,26 @@ def test_cancel_of_an_unknown_run_changes_the_others_and_fails(run_cli, runledge
     assert result.stderr.startswith("error: cli.some_runs_refused: 1 of 2 ")
 
 
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_error_in_the_middle_of_a_cancel_tells_what_was_done_before(
+    run_cli, runledger_pool, refuse_updates, options
+):
+    first, held, last = (enqueue(runledger_pool) for _ in range(3))
+
+    refuse_updates("workflow_runs", f"OLD.id = '{held}'")
+
+    result = run_cli("workflows", "cancel", *map(str, (first, held, last)), *options)
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: db.query_failed: ")
+    if options:
+        assert json.loads(result.stdout)["runs"].keys() == {str(first)}
+    else:
+        assert result.stdout == f"{first} canceled: 4 steps, 1 jobs\n"
+    assert status_of(runledger_pool, first) == "CANCELED"
+    assert status_of(runledger_pool, last) == "RUNNING"
+
+
 def test_gate_is_completed_once_and_again_to_no_effect(run_cli, runledger_pool):
     run_id = enqueue(runledger_pool)
     work(runledger_pool)

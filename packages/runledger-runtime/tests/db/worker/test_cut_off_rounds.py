@@ -234,7 +234,8 @@ class LateConnections(EngineConnections):
         self, connection: Connection, seconds: float, *, answer_seconds: float
     ) -> Generator[CancelRequest]:
         with super().limit(connection, seconds, answer_seconds=answer_seconds) as request:
-            request.is_sent = True
+            # Not while it is being made.
+            request.is_sent = connection in self.opened
             yield request
 
 
@@ -249,7 +250,7 @@ def test_request_to_cancel_that_comes_late_meets_no_other_round(
     link.round(batch, None)
     link.find_claims(LeaseBook())
 
-    assert [connection.closed for connection in LateConnections.opened] == [True, False]
+    assert [connection.closed for connection in LateConnections.opened] == [True, True]
 
 
 def test_round_that_was_stored_though_it_was_to_be_canceled_leaves_the_rest_to_be_stored_alone(

@@ -8,6 +8,8 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.abc import Buffer
+from psycopg.adapt import Dumper, Loader
 from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool
 
@@ -90,6 +92,117 @@ def test_what_a_handler_sets_does_not_reach_the_next_borrower(
         ).fetchone()
         assert left == ('"$user", public', False, True, 0, 0)
         assert (connection.autocommit, connection.read_only) == (False, None)
+
+
+class ShoutLoader(Loader):
+    """Reads any integer as the same text."""
+
+    def load(self, data: Buffer) -> str:
+        """Return it."""
+        return "LOUD"
+
+
+class ShoutDumper(Dumper):
+    """Writes any integer as the same number."""
+
+    oid = psycopg.adapters.types["int4"].oid
+
+    def dump(self, obj: int) -> bytes:
+        """Return it."""
+        return b"1000"
+
+
+def test_what_a_handler_registers_on_the_connection_does_not_reach_the_next_borrower(
+    single: ConnectionPool[Any], start_worker: Any, eventually: Eventually, look: Any
+) -> None:
+    heard: list[object] = []
+
+    def handler(context: Any, _payload: Any) -> None:
+        with context.connection() as connection:
+            connection.adapters.register_loader("int4", ShoutLoader)
+            connection.adapters.register_dumper(int, ShoutDumper)
+            connection.add_notice_handler(heard.append)
+            connection.add_notify_handler(heard.append)
+            connection.prepared_max = 1
+            connection.server_cursor_factory = None
+
+    start_worker({"jobs.sloppy": handler}, pool=single)
+    enqueue_job(single, JobEnqueue("jobs.sloppy", {}))
+    eventually(lambda: look(SUCCEEDED) == 1)
+
+    with single.connection() as connection:
+        connection.execute("DO $$ BEGIN RAISE NOTICE 'to be heard'; END $$")
+        connection.execute("LISTEN gossip")
+        connection.execute("NOTIFY gossip")
+        connection.commit()
+        assert connection.execute("SELECT 7::int4, %s::text", [8]).fetchone() == (7, "8")
+        assert connection.prepared_max == 100
+        assert connection.server_cursor_factory is psycopg.ServerCursor
+    assert heard == []
+
+
+def test_what_the_pool_configures_is_there_once_for_the_next_borrower(
+    runledger_database: Any, start_worker: Any, eventually: Eventually, look: Any
+) -> None:
+    heard: list[object] = []
+
+    def configure(connection: psycopg.Connection[Any]) -> None:
+        connection.execute("SET TimeZone TO 'Pacific/Apia'")
+        connection.commit()
+        connection.adapters.register_loader("int4", ShoutLoader)
+        connection.add_notice_handler(heard.append)
+
+    def handler(context: Any, _payload: Any) -> None:
+        with context.connection() as connection:
+            connection.execute("SET TimeZone TO 'UTC'")
+
+    with ConnectionPool(
+        runledger_database.dsn, min_size=1, max_size=1, configure=configure
+    ) as single:
+        worker = start_worker({"jobs.sloppy": handler}, pool=single)
+        enqueue_jobs(single, [JobEnqueue("jobs.sloppy", {})] * 3)
+        eventually(lambda: look(SUCCEEDED) == 3)
+        worker.end()
+
+        heard.clear()
+        with single.connection() as connection:
+            connection.execute("DO $$ BEGIN RAISE NOTICE 'to be heard'; END $$")
+            seen = connection.execute("SELECT 7::int4, current_setting('TimeZone')").fetchone()
+    assert seen == ("LOUD", "Pacific/Apia")
+    assert len(heard) == 1
+
+
+@pytest.mark.core
+def test_handlers_are_told_though_there_is_no_thread_to_cancel_their_statements(
+    runledger_pool: ConnectionPool[Any],
+    start_worker: Any,
+    eventually: Eventually,
+    look: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start = threading.Thread.start
+    refused: list[str] = []
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "runledger-cancel":
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def handler(context: Any, _payload: Any) -> None:
+        with context.connection(), context.connection():
+            context.wait(60)
+            context.raise_if_cancelled()
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    # One after the other: who told the first must be there for the second.
+    start_worker({"jobs.wait": handler}, max_global_concurrency=1)
+    requests = [JobEnqueue("jobs.wait", {}, timeout_seconds=1, max_attempts=1)] * 2
+    enqueue_jobs(runledger_pool, requests)
+
+    timeouts = "SELECT count(*) FROM runledger.job_attempts WHERE outcome = 'TIMEOUT'"
+    eventually(lambda: look(timeouts) == 2)
+    assert len(refused) >= 4
 
 
 def test_cancel_never_hits_the_next_borrower_of_the_connection(

@@ -16,6 +16,12 @@ UPDATE runledger.workflow_steps SET dependency_count_pending = 0
 WHERE workflow_run_id = %s AND status = 'BLOCKED' RETURNING 1
 """
 
+KEEP_STEPS_BACK = """
+CREATE FUNCTION public.keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE TRIGGER keep BEFORE UPDATE ON runledger.workflow_steps FOR EACH ROW
+    WHEN (OLD.status = 'BLOCKED') EXECUTE FUNCTION public.keep();
+"""
+
 
 def test_outcome_is_kept_until_the_run_is_repaired(runs: Runs) -> None:
     ran: list[str] = []
@@ -50,3 +56,35 @@ def test_outcome_is_kept_until_the_run_is_repaired(runs: Runs) -> None:
     assert (difference.run_id, difference.step_key) == (broken, "second")
     assert runs.ended(broken) == "SUCCEEDED"
     assert sorted(ran) == ["broken", "broken", "nobody", "sound", "sound"]
+
+
+def test_outcome_is_kept_while_a_trigger_keeps_rows_of_its_run_back(runs: Runs) -> None:
+    ran: list[str] = []
+
+    def handler(context: JobContext, _payload: Any) -> None:
+        ran.append(context.step_key or "")
+
+    runs.catalog.job("jobs.one", handler)
+    runs.sync()
+    run_id = runs.enqueue(
+        runs.dag()
+        .job("first", "jobs.one", {})
+        .job("second", "jobs.one", {}, after_success=["first"])
+    )
+    with runs.pool.connection() as connection:
+        connection.execute(KEEP_STEPS_BACK)
+    runs.start()
+
+    runs.wait_until(lambda: "first" in ran)
+    alone = enqueue_job(runs.pool, JobEnqueue("jobs.one", {})).id
+    runs.wait_until(
+        lambda: (
+            runs.value("SELECT status FROM runledger.job_queue WHERE id = %s", alone) == "SUCCEEDED"
+        )
+    )
+    assert runs.steps(run_id) == {"first": "ENQUEUED", "second": "BLOCKED"}
+    with runs.pool.connection() as connection:
+        connection.execute("DROP FUNCTION public.keep CASCADE")
+
+    assert runs.ended(run_id) == "SUCCEEDED"
+    assert sorted(ran) == ["", "first", "second"]

@@ -22,6 +22,17 @@ def broken():
 
 class Settings:
     jobs = catalog
+
+    @property
+    def late(self):
+        raise ImportError("no such late package")
+
+settings = Settings()
+
+def __getattr__(name):
+    if name == "lazy":
+        raise RuntimeError("not now")
+    raise AttributeError(name)
 """
 
 
@@ -89,6 +100,38 @@ def test_function_that_raises_is_told_with_its_error_and_line(shop, tmp_path):
     assert "calling shop_for_tests:broken failed: KeyError: 'SHOP_URL'" in str(caught.value.error)
     line = SHOP[: SHOP.index("raise KeyError")].count("\n") + 1
     assert caught.value.next_step == f"look at {tmp_path / 'shop_for_tests.py'}, line {line}"
+
+
+@pytest.mark.parametrize(
+    ("name", "problem", "place"),
+    [
+        ("lazy", "RuntimeError: not now", "raise RuntimeError"),
+        ("settings.late", "ImportError: no such late package", "raise ImportError"),
+    ],
+)
+def test_name_that_raises_when_it_is_looked_up_is_told_with_its_error_and_line(
+    shop, tmp_path, name, problem, place
+):
+    with pytest.raises(CommandFailure) as caught:
+        load_catalog(f"{shop}:{name}")
+
+    assert caught.value.error.code == "cli.app_import_failed"
+    assert f"looking up shop_for_tests:{name} failed: {problem}" in str(caught.value.error)
+    line = SHOP[: SHOP.index(place)].count("\n") + 1
+    assert caught.value.next_step == f"look at {tmp_path / 'shop_for_tests.py'}, line {line}"
+
+
+def test_current_directory_that_was_deleted_is_told_in_words(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    with pytest.raises(CommandFailure) as caught:
+        load_catalog("shop_for_tests")
+
+    assert caught.value.error.code == "cli.app_not_found"
+    assert "the current directory does not exist" in str(caught.value.error)
 
 
 def test_mistake_in_a_call_of_ours_is_told_where_the_module_makes_it(tmp_path, monkeypatch):

@@ -63,6 +63,17 @@ def test_connection_string_that_is_no_utf8_is_refused_with_its_code(run_cli, url
     assert "Traceback" not in result.output
 
 
+@pytest.mark.parametrize("host", ["a..b", ".x", f"{SECRET}{'x' * 64}.invalid"])
+def test_host_that_can_be_no_name_is_told_in_words(run_cli, host):
+    result = run_cli("jobs", "list", "--database-url", f"host={host} connect_timeout=2")
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith(
+        "error: db.unavailable: the host name cannot be resolved\n next: check the host"
+    )
+    assert SECRET not in result.output
+
+
 def test_unreadable_connection_string_shows_the_form_of_one(run_cli):
     result = run_cli("migrate", "--check", DATABASE_URL="user:secret@host")
 

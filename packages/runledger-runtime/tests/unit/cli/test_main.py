@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 
@@ -6,6 +7,19 @@ import pytest
 
 from runledger_runtime.cli._main import runledger
 
+
+def run_with_output_to(redirection, *arguments, **variables):
+    program = [sys.executable, "-m", "runledger_runtime.cli", *arguments]
+    return subprocess.run(  # our own interpreter and text
+        ["/bin/sh", "-c", f'exec "$@" {redirection}', "sh", *program],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+PREVIEW = ("schedules", "preview", "--cron", "@daily")
 VERBS = ("definitions", "demo", "jobs", "migrate", "schedules", "worker")
 
 
@@ -118,6 +132,34 @@ def test_missing_package_tells_what_to_install(run_cli, monkeypatch):
 
     assert result.exit_code == 1
     assert "cli.missing_package: the package rich is missing" in result.stderr
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [PREVIEW, [*PREVIEW, "--json"], ["--help"]])
+def test_output_that_cannot_be_written_is_told_in_words(arguments, unbuffered):
+    ended = run_with_output_to(">/dev/full", *arguments, PYTHONUNBUFFERED=unbuffered)
+
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        "error: cli.output_not_written: the output cannot be written: No space left on device\n"
+        " next: make room, or send it elsewhere; what the command did is done\n"
+    )
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_closed_output_is_told_before_anything_is_done(options):
+    ended = run_with_output_to(">&-", *PREVIEW, *options)
+
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(
+        "error: cli.output_not_written: the standard output is closed; nothing was done\n"
+    )
+
+
+def test_worker_needs_no_output():
+    ended = run_with_output_to(">&-", "worker", "--app", "no_such_module")
+
+    assert ended.stderr.startswith("error: cli.app_not_found: ")
 
 
 def test_interrupt_ends_with_the_usual_code(run_cli, monkeypatch):

@@ -25,6 +25,24 @@ def test_wrong_usage_is_told_before_a_connection_is_made(run_cli, arguments, pro
     assert problem in " ".join(result.stderr.split())
 
 
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+@pytest.mark.parametrize("names", [["nightly", ""], ["nightly", "a\0b"], ["nightly", "n" * 201]])
+def test_name_that_no_schedule_can_have_is_told_before_a_connection_is_made(run_cli, verb, names):
+    result = run_cli("schedules", verb, *names, *NOWHERE)
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: input.")
+
+
+@pytest.mark.parametrize("text", ["", " "])
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+def test_blank_filter_chooses_nothing(run_cli, verb, text):
+    result = run_cli("schedules", verb, "--name-contains", text, "--yes", *NOWHERE)
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: input.blank: name_contains ")
+
+
 def test_fires_of_an_expression_need_no_database(run_cli):
     result = run_cli("schedules", "preview", "--cron", "0 0 12 24 12 ? 2090-2092")
 

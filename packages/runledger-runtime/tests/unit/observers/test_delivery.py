@@ -10,6 +10,8 @@ import pytest
 
 from runledger_runtime.observers import JobLifecycleObserver, _delivery, _lane
 
+from .._nameless import NamelessError
+
 WAIT_SECONDS = 30.0
 TOO_SLOW = "lifecycle observers are too slow; the newest event was dropped"
 TOO_LONG = "a lifecycle observer takes too long"
@@ -139,6 +141,19 @@ def test_exception_of_an_observer_is_logged_and_nobody_elses(attempt, deliver_to
     assert len(failed) == 20
     assert (failed[0].observer.endswith("Broken"), failed[0].error) == (True, "SystemExit")
     assert "never shown" not in caplog.text
+
+
+def test_exception_that_cannot_be_named_ends_no_thread_of_an_observer(attempt, deliver_to, caplog):
+    class Broken(JobLifecycleObserver):
+        def on_job_succeeded(self, event):
+            raise NamelessError
+
+    delivery = deliver_to(Broken())
+    delivery.ended(attempt(1).succeeded)
+    delivery.finish(WAIT_SECONDS)
+
+    assert messages(caplog) == ["a lifecycle observer failed"]
+    assert caplog.records[0].error == "object"
 
 
 def test_coroutine_that_a_plain_method_returns_is_logged(attempt, deliver_to, caplog):

@@ -55,6 +55,17 @@ def test_state_that_is_too_long_is_left_out_whole(length):
     assert request.trace_context.startswith("00-0af7651916cd43dd8448eb211c80319c-")
 
 
+def test_traced_request_keeps_the_payload_that_was_encoded():
+    payload = {"n": 1}
+    request = JobEnqueue("test.job", payload, idempotency_key="key")
+    payload["n"] = 2
+
+    traced = with_trace(request, tracer_provider=TracerProvider())
+
+    assert traced.payload_json == '{"n":1}'
+    assert traced.trace_context is not None
+
+
 def test_traced_request_is_equal_and_keeps_what_it_asks_for():
     request = JobEnqueue("test.job", {"n": 1}, priority=3, idempotency_key="key")
 

@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from runledger_core import JobCompletion, JobFailure, JobFailureKind
 from runledger_runtime.worker._attempt import run_attempt
-from runledger_runtime.worker._execution import Ending, Execution
+from runledger_runtime.worker._execution import Ending, Execution, Outcome
+
+from .._nameless import NamelessError
 
 
 def test_result_of_before_the_deadline_counts(start_execution: Callable[..., Execution]):
@@ -38,3 +41,28 @@ def test_result_of_after_the_attempt_was_given_up_is_dropped(
     assert execution.end()
 
     assert run_attempt(execution, lambda *_: None) == (Ending.RETURNED_LATE, None)
+
+
+class NamelessEndError(NamelessError):
+    """One that cannot be described either."""
+
+    @property
+    def __cause__(self) -> BaseException | None:  # type: ignore[override]  # the fault
+        raise LookupError
+
+
+def test_exception_that_can_neither_be_named_nor_described_is_an_outcome(
+    start_execution: Callable[..., Execution],
+):
+    def handler(*_: object) -> None:
+        raise NamelessEndError
+
+    outcomes: list[Outcome | None] = []
+    with suppress(LookupError):
+        outcomes.append(run_attempt(start_execution(), handler)[1])
+
+    assert len(outcomes) == 1
+    assert outcomes[0] is not None
+    assert outcomes[0].result == JobFailure.panicked(
+        "job.handler_panic", "object, which cannot be described"
+    )

@@ -12,11 +12,14 @@ from runledger_postgres.lifecycle import (
     SuccessOutcome,
     WriteVerdict,
 )
+from runledger_runtime.backoff import BackoffPolicy
 from runledger_runtime.dead_letters import DeadLetter
 from runledger_runtime.registry import JobRegistry
 from runledger_runtime.worker._book import LeaseBook
 from runledger_runtime.worker._execution import Execution, Outcome
 from runledger_runtime.worker._settling import Settling
+
+from .._nameless import NamelessError
 
 FATAL = JobFailure.terminal("jobs.fatal", "never")
 
@@ -34,6 +37,27 @@ def book() -> LeaseBook:
 @pytest.fixture
 def settling(book: LeaseBook, told: list[DeadLetter]) -> Settling:
     return Settling(JobRegistry(), book, on_dead_letter=told.append)
+
+
+class BrokenPolicy(BackoffPolicy):
+    """Fails with an error that cannot be named."""
+
+    def delay_ms(self, attempt: int) -> int:
+        """Fail."""
+        raise NamelessError
+
+
+def test_policy_whose_error_cannot_be_named_is_logged_and_the_default_is_used(
+    start_execution: Callable[..., Execution], book, told, caplog
+):
+    registry = JobRegistry()
+    registry.register_backoff("jobs.one", BrokenPolicy())
+    settling = Settling(registry, book, on_dead_letter=told.append)
+
+    batch = settling.batch([Outcome(start_execution(), JobFailure.retryable("a.code", "again"))])
+
+    assert batch.failures[0].retry_delay_ms is not None
+    assert [record.error for record in caplog.records] == ["object"]
 
 
 @pytest.mark.parametrize("verdict", [WriteVerdict.STORED, WriteVerdict.REPEATED])

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from psycopg_pool import ConnectionPool
 
+from runledger_postgres.wakeup import DROP_MARKS, TAKE_MARKS
 from runledger_runtime.engine import EngineConnections
 from runledger_runtime.worker._claim_planner import ClaimReport
 from runledger_runtime.worker._sleep import Sleep
@@ -17,10 +20,11 @@ class RecordedMarks(SleepMarks):
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener._connections, listener, ["jobs.one"])
         self.sent: list[str] = []
+        self.is_free = True
 
-    def _run(self, sql: str, parameters: list[object]) -> bool:
-        self.sent.append(sql.partition("(")[0])
-        return True
+    def _ask(self, sql: str, parameters: Mapping[str, object]) -> object:
+        self.sent.append(sql)
+        return self.is_free
 
 
 @pytest.fixture
@@ -38,7 +42,7 @@ def test_marks_are_taken_once_an_echo_has_been_heard(listener: Listener):
 
     assert before is False
     assert taken == [True, False]
-    assert marks.sent == ["SELECT pg_advisory_lock_shared"]
+    assert marks.sent == [TAKE_MARKS]
 
 
 def test_marks_are_dropped_when_echoes_stop(listener: Listener):
@@ -51,7 +55,7 @@ def test_marks_are_dropped_when_echoes_stop(listener: Listener):
 
     assert again is False
     assert not marks.are_held
-    assert marks.sent == ["SELECT pg_advisory_lock_shared", "SELECT pg_advisory_unlock_all"]
+    assert marks.sent == [TAKE_MARKS, DROP_MARKS]
 
 
 def test_queue_is_looked_at_once_more_after_the_marks_were_taken(listener: Listener):
@@ -85,6 +89,23 @@ def test_first_polls_are_short_each_time_the_marks_were_taken(listener: Listener
     assert asleep_by_polling > 1
     assert marks.are_held
     assert 0 < sleep.seconds_left() < 0.1
+
+
+def test_marks_that_a_writer_tries_for_a_moment_are_tried_again_soon(listener: Listener):
+    marks = RecordedMarks(listener)
+    sleep = Sleep(marks, poll_interval_seconds=50.0)
+    for _ in range(5):
+        sleep.is_over()
+        sleep.after_claim(EMPTY)
+    assert sleep.seconds_left() > 1
+
+    listener.is_proven = True
+    marks.is_free = False
+    sleep.is_over()
+    sleep.after_claim(EMPTY)
+
+    assert not marks.are_held
+    assert 0 < sleep.seconds_left() < 1
 
 
 def test_marks_are_dropped_when_something_was_claimed(listener: Listener):

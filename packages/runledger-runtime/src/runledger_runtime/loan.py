@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
+from psycopg.adapt import AdaptersMap
 
 from runledger_postgres.direct import configure_as
 
@@ -30,8 +31,12 @@ _SETTINGS: Final = (
     "deferrable",
     "row_factory",
     "cursor_factory",
+    "server_cursor_factory",
     "prepare_threshold",
+    "prepared_max",
 )
+# Lists of the connection object; psycopg has no other way to get back to what was in them.
+_LISTS: Final = ("_notice_handlers", "_notify_handlers")
 _CANCEL_SECONDS: Final = 5.0
 
 
@@ -47,6 +52,9 @@ class Loan:
         self._connection = connection
         self._pool = pool
         self._settings = {name: getattr(connection, name) for name in _SETTINGS}
+        self._lists = {name: list(getattr(connection, name)) for name in _LISTS}
+        # A copy, which shares with the original until that is changed.
+        self._adapters = AdaptersMap(connection.adapters)
         self._lock = threading.Lock()
         self._is_out = True
 
@@ -73,5 +81,8 @@ class Loan:
             configure_as(self._pool, connection)
             for name, value in self._settings.items():
                 setattr(connection, name, value)
+            for name, members in self._lists.items():
+                getattr(connection, name)[:] = members
+            connection._adapters = self._adapters  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # the property cannot be set
         except Exception:  # noqa: BLE001  # whatever state it is in, a fresh one is better
             connection.close()
