@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, TypeAlias
 
-from runledger_core import InternalError, ValidationError
+from runledger_core import InternalError, ValidationError, type_name
 
 
 class JobsConfigError(ValidationError):
@@ -166,7 +166,7 @@ class TaskFailedError(SupervisorError):
     def __init__(self, task: str, source: BaseException) -> None:
         """Build the error around the exception."""
         super().__init__(
-            "supervisor.task_failed", f"the {task} loop failed with {type(source).__name__}"
+            "supervisor.task_failed", f"the {task} loop failed with {type_name(source)}"
         )
         self.__cause__: BaseException | None = source
         self.task = task

@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from runledger_core import RunledgerError
+from runledger_core import RunledgerError, type_name
 
 
 class LoopState(StrEnum):
@@ -114,7 +114,7 @@ class LoopHealth:
         """Report a pass that failed; of errors that are not ours only the type is kept."""
         with self._lock:
             is_ours = isinstance(error, RunledgerError)
-            self._last_error = str(error) if is_ours else type(error).__name__
+            self._last_error = str(error) if is_ours else type_name(error)
             self._last_error_at = datetime.now(UTC)
             self._consecutive_errors += 1
 

@@ -29,7 +29,7 @@ from runledger_postgres import (
 from runledger_runtime import JobRegistry, JobsConfig, Supervisor
 from runledger_test_support import expire_lease
 
-from ._nameless import NamelessError
+from .._nameless import NamelessError
 
 
 class Payments:

@@ -12,6 +12,7 @@ from runledger_runtime.reaper import run_reaper_loop
 from runledger_runtime.scheduler import run_scheduler_loop
 from runledger_test_support.proxy import FaultProxy, ProxyMode
 
+from .._nameless import NamelessError
 from ._watched_loop import RARELY, WatchedLoop
 
 OFTEN = replace(RARELY, reaper_interval_seconds=1, schedule_poll_interval_seconds=1)
@@ -104,12 +105,19 @@ def test_frozen_link_is_noticed(loop, runledger_database, monkeypatch):
             loop.next_pass()
 
 
-def test_settings_of_the_pool_that_fail_are_asked_again(loop, runledger_database, caplog):
-    answers = [LookupError("no password today"), LookupError("no password today"), {}]
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [(LookupError("no password today"), "LookupError"), (NamelessError(), "object")],
+    ids=["of a type", "of a type without a name"],
+)
+def test_settings_of_the_pool_that_fail_are_asked_again(
+    loop, runledger_database, caplog, failure, told
+):
+    answers = [failure, failure, {}]
 
     def settings():
         answer = answers.pop(0)
-        if isinstance(answer, LookupError):
+        if isinstance(answer, Exception):
             raise answer
         return answer
 
@@ -120,4 +128,4 @@ def test_settings_of_the_pool_that_fail_are_asked_again(loop, runledger_database
     assert answers == []
     (logged,) = waits(loop, caplog)
     assert logged.exc_info is not None
-    assert logged.error == "LookupError"
+    assert logged.error == told

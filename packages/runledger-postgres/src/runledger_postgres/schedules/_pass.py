@@ -19,6 +19,7 @@ from runledger_core import (
     codes,
     decode_json,
     sanitize_text,
+    type_name,
 )
 
 from .._bounded_write import bounded_write
@@ -170,9 +171,9 @@ def _planned(plan: PlanFire, claimed: ClaimedSchedule, now: datetime) -> Schedul
     except Exception as error:
         # One schedule that the plan stumbles over must not stop the others.
         problem = sanitize_text(error, max_bytes=_PROBLEM_BYTES)
-        raise _plan_failed(f"{type(error).__name__}: {problem}") from error
+        raise _plan_failed(f"{type_name(error)}: {problem}") from error
     if not isinstance(fire, ScheduleFire):  # pyright: ignore[reportUnnecessaryIsInstance]  # plans without a type checker
-        raise _plan_failed(f"it returned a {type(fire).__name__}, not a ScheduleFire")
+        raise _plan_failed(f"it returned a {type_name(fire)}, not a ScheduleFire")
     if fire.next_fire_at is not None and fire.next_fire_at <= claimed.scheduled_for:
         raise _plan_failed("its next fire is not later than the one that is due")
     return fire

@@ -57,6 +57,18 @@ OF_BAD_JOB = ("INSERT ON runledger.job_queue", "NEW.job_type = 'test.bad'")
 OF_BAD_SCHEDULE = ("UPDATE ON runledger.job_schedules", "NEW.name = 'bad'")
 
 
+class Nameless(type):
+    """A class of classes that cannot be named."""
+
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]  # the fault
+        raise LookupError
+
+
+class NamelessError(Exception, metaclass=Nameless):
+    """An exception whose class cannot be named."""
+
+
 def plan(due: DueSchedule) -> ScheduleFire:
     """As the cron of a scheduler: it reads the expression, and refuses what it cannot read."""
     match due.cron_expr:
@@ -64,6 +76,8 @@ def plan(due: DueSchedule) -> ScheduleFire:
             raise ValidationError("job_schedule.invalid_cron", "not a cron", field="cron_expr")
         case "stumble":
             raise ZeroDivisionError("division by zero")
+        case "nameless":
+            raise NamelessError
         case "backwards":
             return ScheduleFire(due.scheduled_for, due.scheduled_for)
         case "nothing":
@@ -87,6 +101,10 @@ def trio(schedules: Schedules) -> Schedules:
 FAULTS: dict[str, tuple[str, str]] = {
     "cron that cannot be read": (BAD.format("cron_expr = 'nonsense'"), "job_schedule.invalid_cron"),
     "plan that stumbles": (BAD.format("cron_expr = 'stumble'"), "job_schedule.plan_failed"),
+    "plan that fails without a name": (
+        BAD.format("cron_expr = 'nameless'"),
+        "job_schedule.plan_failed",
+    ),
     "plan that stands still": (BAD.format("cron_expr = 'backwards'"), "job_schedule.plan_failed"),
     "plan without a fire": (BAD.format("cron_expr = 'nothing'"), "job_schedule.plan_failed"),
     "plan of a naive time": (BAD.format("cron_expr = 'naive'"), "input.naive_timestamp"),

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-from runledger_core import JobStatus, RunledgerError, Scope
+from runledger_core import JobStatus, RunledgerError, Scope, type_name
 
 from ..health import LoopState, LoopStatus
 from ..http_endpoint import Answer
@@ -278,6 +278,6 @@ class _QueueCounts:
                 )
                 return count_jobs_by_status_bounded(connection, scope=Scope.ADMIN, cap=_COUNT_CAP)
         except Exception as error:  # noqa: BLE001  # the pool's and the driver's too: a scrape must not fail
-            name = error.code if isinstance(error, RunledgerError) else type(error).__name__
+            name = error.code if isinstance(error, RunledgerError) else type_name(error)
             _logger.warning("jobs could not be counted for metrics", extra={"error": name})
             return None

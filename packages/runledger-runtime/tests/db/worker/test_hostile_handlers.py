@@ -15,7 +15,7 @@ from runledger_postgres import enqueue_job, get_job
 from runledger_postgres.jobs import JobRecord, list_job_attempts
 from runledger_runtime.errors import LoopExit
 
-from .._nameless import Nameless, NamelessError
+from ..._nameless import Nameless, NamelessError
 
 pytestmark = pytest.mark.core
 

@@ -10,7 +10,7 @@ import pytest
 
 from runledger_runtime.observers import JobLifecycleObserver, _delivery, _lane
 
-from .._nameless import NamelessError
+from ..._nameless import NamelessError
 
 WAIT_SECONDS = 30.0
 TOO_SLOW = "lifecycle observers are too slow; the newest event was dropped"

@@ -8,7 +8,7 @@ from runledger_core import JobCompletion, JobFailure, JobFailureKind
 from runledger_runtime.worker._attempt import run_attempt
 from runledger_runtime.worker._execution import Ending, Execution, Outcome
 
-from .._nameless import NamelessError
+from ..._nameless import NamelessError
 
 
 def test_result_of_before_the_deadline_counts(start_execution: Callable[..., Execution]):

@@ -19,7 +19,7 @@ from runledger_runtime.worker._book import LeaseBook
 from runledger_runtime.worker._execution import Execution, Outcome
 from runledger_runtime.worker._settling import Settling
 
-from .._nameless import NamelessError
+from ..._nameless import NamelessError
 
 FATAL = JobFailure.terminal("jobs.fatal", "never")
 
