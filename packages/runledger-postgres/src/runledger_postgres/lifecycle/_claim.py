@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, LiteralString
 from uuid import UUID
 
 from psycopg_pool import ConnectionPool
@@ -46,33 +46,27 @@ class _SettingsRow:
 # A claim walks an index in its order, which ends after a few rows, and looks rows up by their ids.
 # Where statistics tell of an empty table, a planner that may would rather collect all entries in a
 # bitmap and sort them, or read the table. The way is the same whatever is asked for, but its
-# estimate is so high that it would be planned anew for every claim.
-WALK_IN_ORDER: Final = Statement(
-    """
-    SELECT set_config(
-            'runledger.caller_bitmapscan', current_setting('enable_bitmapscan'), true
-        ) || set_config(
-            'runledger.caller_seqscan', current_setting('enable_seqscan'), true
-        ) || set_config(
-            'runledger.caller_plan_cache_mode', current_setting('plan_cache_mode'), true
-        ) || set_config('enable_bitmapscan', 'off', true)
-        || set_config('enable_seqscan', 'off', true)
-        || set_config('plan_cache_mode', 'force_generic_plan', true) AS values
-    """,
-    _SettingsRow,
-)
-WALK_AS_BEFORE: Final = Statement(
-    """
-    SELECT set_config(
-            'enable_bitmapscan', current_setting('runledger.caller_bitmapscan'), true
-        ) || set_config(
-            'enable_seqscan', current_setting('runledger.caller_seqscan'), true
-        ) || set_config(
-            'plan_cache_mode', current_setting('runledger.caller_plan_cache_mode'), true
-        ) AS values
-    """,
-    _SettingsRow,
-)
+# estimate is so high that it would be planned anew for every claim, and compiled, which takes far
+# longer than to run it.
+_SETTINGS: Final[dict[LiteralString, LiteralString]] = {
+    "enable_indexscan": "on",
+    "enable_bitmapscan": "off",
+    "enable_seqscan": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "jit": "off",
+}
+_SAVES: Final[list[LiteralString]] = [
+    f"set_config('runledger.caller_{name}', current_setting('{name}'), true)" for name in _SETTINGS
+]
+_SETS: Final[list[LiteralString]] = [
+    f"set_config('{name}', '{value}', true)" for name, value in _SETTINGS.items()
+]
+_RETURNS: Final[list[LiteralString]] = [
+    f"set_config('{name}', current_setting('runledger.caller_{name}'), true)" for name in _SETTINGS
+]
+# Operators in one expression are evaluated from the left: saved before set.
+WALK_IN_ORDER: Final = Statement(f"SELECT {' || '.join([*_SAVES, *_SETS])} AS values", _SettingsRow)
+WALK_AS_BEFORE: Final = Statement(f"SELECT {' || '.join(_RETURNS)} AS values", _SettingsRow)
 
 # Candidates come per type, best first and without locks, are ordered together, and the best are
 # locked where nobody else holds them. FOR NO KEY UPDATE rechecks the row that it got: a candidate

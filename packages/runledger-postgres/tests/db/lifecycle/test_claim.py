@@ -19,7 +19,7 @@ from runledger_core import (
     JobStatus,
     RunledgerError,
 )
-from runledger_postgres._session import Bound
+from runledger_postgres._session import Bound, run_all
 from runledger_postgres.errors import QueryError
 from runledger_postgres.lifecycle import (
     ClaimRequest,
@@ -479,6 +479,8 @@ def test_row_whose_counter_is_at_its_end_counts_as_no_backlog(queue: Queue, coun
 
 def test_claim_leaves_the_planners_settings_of_the_callers_transaction(queue: Queue):
     settings = {
+        "enable_indexscan": "off",
+        "jit": "on",
         "enable_bitmapscan": "off",
         "enable_seqscan": "off",
         "plan_cache_mode": "force_custom_plan",
@@ -496,6 +498,21 @@ def test_claim_leaves_the_planners_settings_of_the_callers_transaction(queue: Qu
         assert connection.execute("SHOW enable_bitmapscan").fetchone() == ("on",)
         assert len(claim_jobs(connection, worker_id="w", limit=1, lease_ttl_seconds=9)) == 1
         assert connection.execute("SHOW enable_seqscan").fetchone() == ("on",)
+
+
+def test_claim_goes_its_way_whatever_the_planners_settings_are(queue: Queue):
+    request = ClaimRequest("w", ["test.job"], limit=1, window=1, lease_ttl_seconds=9)
+    with queue.database.connect() as connection:
+        for setting in ("enable_indexscan = off", "jit = on", "jit_above_cost = 0"):
+            connection.execute(f"SET LOCAL {setting}".encode())
+
+        run_all(connection, claim_statements(request))
+
+        shown = [
+            connection.execute(f"SHOW {name}".encode()).fetchone()
+            for name in ("enable_indexscan", "jit")
+        ]
+        assert shown == [("on",), ("off",)]
 
 
 def test_claim_that_was_planned_on_an_empty_queue_reads_no_table_as_a_whole(queue: Queue):
