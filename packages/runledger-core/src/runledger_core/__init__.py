@@ -5,7 +5,7 @@ from typing import Final
 
 from runledger_core import codes
 from runledger_core._copies import with_fields
-from runledger_core._kinds import type_name
+from runledger_core._kinds import is_kind, type_name
 from runledger_core.cron import CronExpression
 from runledger_core.definitions import JobDefinitionSpec
 from runledger_core.errors import (
@@ -194,6 +194,7 @@ __all__ = [  # noqa: RUF022  # in the order of `sorted`
     "current_limits",
     "decode_json",
     "encode_json",
+    "is_kind",
     "raise_limits",
     "sanitize_text",
     "type_name",

@@ -8,19 +8,10 @@ from functools import cache
 from typing import Any, TypeGuard, TypeVar, cast
 from uuid import UUID
 
-from runledger_core import ValidationError, check_int, check_uuid, codes
+from runledger_core import ValidationError, check_int, check_uuid, codes, is_kind
 from runledger_core.limits import INT32_MAX
 
 Kind = TypeVar("Kind")
-
-
-def is_kind(value: object, kind: type[Kind]) -> TypeGuard[Kind]:
-    """Tell whether the value really is of this class.
-
-    `isinstance` also believes `__class__`, which a mock with a spec fakes and a property can make
-    raise.
-    """
-    return issubclass(type(value), kind)
 
 
 def is_checked(value: object, kind: type[Kind]) -> TypeGuard[Kind]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from runledger_core import ErrorCategory
+from runledger_core import ErrorCategory, is_kind
 
-from ._arguments import is_kind
 from .errors import QueryError, refusal
 
 MAX_PAGE: Final = 1_000

@@ -11,10 +11,9 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool
 
-from runledger_core import ErrorCategory, ValidationError, check_int, check_text, codes
+from runledger_core import ErrorCategory, ValidationError, check_int, check_text, codes, is_kind
 from runledger_core.limits import INT32_MAX
 
-from ._arguments import is_kind
 from ._fork import require_own_pool
 from .errors import QueryError, refusal
 

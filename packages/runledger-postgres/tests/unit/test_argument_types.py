@@ -334,14 +334,14 @@ def test_filter_of_another_type_is_refused_before_sql(call: Call, given: object)
 @pytest.mark.parametrize("kind", [JobFilter, WorkflowRunFilter])
 def test_filter_refuses_statuses_that_are_no_list(kind: Call, given: object):
     assert refusal_of(
-        lambda status: kind(Scope.ADMIN, status=status),  # pyright: ignore[reportCallIssue]
+        lambda status: kind(Scope.ADMIN, status=status),  # pyright: ignore[reportCallIssue]  # each of the two kinds has it
         given,
     ) == ("input.wrong_type", "status")
 
 
 def test_job_request_that_was_never_checked_is_refused_before_sql():
     with pytest.raises(ValidationError) as refused:
-        jobs.enqueue_jobs(DB, [JobEnqueue("test.job", {}), unchecked(JobEnqueue, "test.job", {})])  # pyright: ignore[reportArgumentType]
+        jobs.enqueue_jobs(DB, [JobEnqueue("test.job", {}), unchecked(JobEnqueue, "test.job", {})])  # pyright: ignore[reportArgumentType]  # the fault
 
     assert (refused.value.code, refused.value.entry_index) == ("input.wrong_type", 1)
 

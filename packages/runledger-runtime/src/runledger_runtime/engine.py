@@ -17,9 +17,13 @@ from .deadlines import Deadlines
 from .shortage import ConnectionShortage
 
 _CONFIGURE_SECONDS: Final = 10.0
-# Of the time of a use, how much is for the server's answer to a cancel.
 _ANSWER_SHARE: Final = 0.25
 _LEAST_ANSWER_SECONDS: Final = 0.5
+
+
+def answer_seconds_of(seconds: float) -> float:
+    """Return how much of the time of a use is for the server's answer to a cancel."""
+    return max(_LEAST_ANSWER_SECONDS, _ANSWER_SHARE * seconds)
 
 
 class EngineConnections:
@@ -77,8 +81,8 @@ class EngineConnections:
 
         The connection is closed after a cancel: it may come late, and must not meet the next use.
         """
-        answer_seconds = max(_LEAST_ANSWER_SECONDS, _ANSWER_SHARE * seconds)
-        with self.limit(connection, seconds, answer_seconds=answer_seconds) as request:
+        limit = self.limit(connection, seconds, answer_seconds=answer_seconds_of(seconds))
+        with limit as request:
             try:
                 yield
             finally:

@@ -187,7 +187,7 @@ LineT = TypeVar("LineT", bound=Line)
         Annotated["Line", "a line"],
         LineId,
         "LineId",
-        Optional[LineId],  # noqa: UP045
+        Optional[LineId],  # noqa: UP045  # as users write it
         LineT,
     ],
 )

@@ -21,9 +21,10 @@ from runledger_core import (
     check_text,
     check_uuid,
     current_limits,
+    is_kind,
 )
 
-from .._arguments import check_kind, check_list, is_kind
+from .._arguments import check_kind, check_list
 from .tables import job_queue
 
 Status = TypeVar("Status", bound=StrEnum)

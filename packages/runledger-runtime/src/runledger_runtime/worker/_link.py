@@ -30,7 +30,7 @@ from runledger_postgres.lifecycle import (
 )
 
 from ..backoff import Outage
-from ..engine import EngineConnections
+from ..engine import EngineConnections, answer_seconds_of
 from ._book import LeaseBook
 from ._execution import Execution
 from ._refused_claims import RefusedPart
@@ -45,9 +45,6 @@ _WAIT_FOR_BUSY_MS: Final = 50
 OUTCOME_UNKNOWN: Final = "db.outcome_unknown"
 _CANCELED: Final = "db.statement_timeout"
 _NOT_RELEASED: Final = frozenset({"db.lock_timeout", "job.lease_owner_mismatch"})
-# Of the deadline, how much is for the server's answer to a cancel.
-_ANSWER_SHARE: Final = 0.25
-_LEAST_ANSWER_SECONDS: Final = 0.5
 _RELEASE_WAIT_MS: Final = 250
 
 
@@ -68,7 +65,7 @@ class PumpLink:
         self._pool = pool
         self._ttl = lease_ttl_seconds
         self._deadline_seconds = max(1.0, min(10.0, lease_ttl_seconds / 3))
-        self._answer_seconds = max(_LEAST_ANSWER_SECONDS, _ANSWER_SHARE * self._deadline_seconds)
+        self._answer_seconds = answer_seconds_of(self._deadline_seconds)
         self.claim_cut_offs = 0
         """How many rounds with a claim were cut off, in a row."""
         self._long_use: Connection | None = None
