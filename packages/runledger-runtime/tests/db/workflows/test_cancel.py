@@ -19,6 +19,13 @@ IN_DATABASE = """
 SELECT q.status::text || ' ' || coalesce(q.status_reason, '') FROM runledger.job_queue q
 WHERE q.id = %s
 """
+# Of a worker that sleeps: its listener has heard its echo.
+MARKS = """
+SELECT count(*)::int4 FROM pg_locks AS k
+WHERE k.locktype = 'advisory' AND k.mode = 'ShareLock' AND k.database = (
+    SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()
+)
+"""
 OUTCOMES = """
 SELECT array_agg(a.outcome::text ORDER BY a.claim_number) FROM runledger.job_attempts a
 WHERE a.job_id = %s
@@ -55,6 +62,8 @@ def test_running_steps_of_a_cancelled_run_are_told_and_the_other_run_goes_on(run
 
     runs.catalog.job("jobs.endless", endless).job("jobs.patient", patient).job("jobs.note", note)
     runs.start(lease_ttl_seconds=LONG_LEASE_SECONDS, poll_interval_ms=ASLEEP_MS)
+    # A listener that comes up while jobs run has them beaten for, and so told, once.
+    runs.wait_until(lambda: runs.value(MARKS) == 3)
     doomed_dag = runs.dag().job("one", "jobs.endless", {}).job("two", "jobs.endless", {})
     doomed_dag.job("behind", "jobs.note", {}, after_success=["one"])
     doomed_dag.job("cleanup", "jobs.note", {}, after_terminal=["one", "two"])
