@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
-from typing import Any, Final, LiteralString
+from typing import Any, Final
 from uuid import UUID
 
 from psycopg_pool import ConnectionPool
@@ -20,6 +20,7 @@ from .._session import Bound, run, run_all
 from ..errors import QueryError
 from ._claimed import CLAIMED_COLUMNS, ClaimedJob, ClaimedRow, decode_claim
 from ._failure import fail_jobs
+from ._index_walk import WALK_AS_BEFORE, WALK_IN_ORDER
 from ._lease import require_lease_ttl
 from ._ready import (
     FIND_DUE_JOBS,
@@ -37,36 +38,6 @@ from ._ready import (
 
 MAX_CLAIM: Final = 1_000
 
-
-@dataclass(frozen=True, slots=True)
-class _SettingsRow:
-    values: str
-
-
-# A claim walks an index in its order, which ends after a few rows, and looks rows up by their ids.
-# Where statistics tell of an empty table, a planner that may would rather collect all entries in a
-# bitmap and sort them, or read the table. The way is the same whatever is asked for, but its
-# estimate is so high that it would be planned anew for every claim, and compiled, which takes far
-# longer than to run it.
-_SETTINGS: Final[dict[LiteralString, LiteralString]] = {
-    "enable_indexscan": "on",
-    "enable_bitmapscan": "off",
-    "enable_seqscan": "off",
-    "plan_cache_mode": "force_generic_plan",
-    "jit": "off",
-}
-_SAVES: Final[list[LiteralString]] = [
-    f"set_config('runledger.caller_{name}', current_setting('{name}'), true)" for name in _SETTINGS
-]
-_SETS: Final[list[LiteralString]] = [
-    f"set_config('{name}', '{value}', true)" for name, value in _SETTINGS.items()
-]
-_RETURNS: Final[list[LiteralString]] = [
-    f"set_config('{name}', current_setting('runledger.caller_{name}'), true)" for name in _SETTINGS
-]
-# Operators in one expression are evaluated from the left: saved before set.
-WALK_IN_ORDER: Final = Statement(f"SELECT {' || '.join([*_SAVES, *_SETS])} AS values", _SettingsRow)
-WALK_AS_BEFORE: Final = Statement(f"SELECT {' || '.join(_RETURNS)} AS values", _SettingsRow)
 
 # Candidates come per type, best first and without locks, are ordered together, and the best are
 # locked where nobody else holds them. FOR NO KEY UPDATE rechecks the row that it got: a candidate
@@ -224,13 +195,15 @@ def claim_jobs(
     return claimed
 
 
-def claim_statements(request: ClaimRequest) -> list[Bound[Any]]:
+def claim_statements(request: ClaimRequest, *, walks_in_order: bool = False) -> list[Bound[Any]]:
     """Return the flip, the claim and the look at what is left, for one pipeline.
 
-    The transaction then walks indexes in their order; `WALK_AS_BEFORE` ends that.
+    Args:
+        walks_in_order: Whether a statement before them sees to it that the transaction walks
+            indexes in their order. Else the first does; `WALK_AS_BEFORE` ends it.
     """
     ready, waiting = _ready_parameters(request), _waiting_parameters(request)
-    bounds: list[Bound[Any]] = [Bound(WALK_IN_ORDER)]
+    bounds: list[Bound[Any]] = [] if walks_in_order else [Bound(WALK_IN_ORDER)]
     if request.has_flip:
         # A statement before the claim, which sees what it changed.
         bounds.append(Bound(READY_DUE_JOBS, waiting | {"limit": request.flip_limit}))

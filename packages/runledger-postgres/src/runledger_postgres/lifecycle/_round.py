@@ -29,6 +29,7 @@ from ._ready import Backlog, ReadyMark
 from ._repeat import judge_later
 from ._success import (
     COMPLETE_JOBS,
+    COMPLETE_JOBS_BEFORE_CLAIM,
     SuccessEntry,
     SuccessOutcome,
     settle_successes,
@@ -123,10 +124,9 @@ def run_worker_round(
     Transaction: one of its own. Misses are judged in a second; those that cannot be judged because
         the connection is lost are BUSY.
     """
-    claiming = claim_statements(claim) if claim is not None else []
     try:
         results = _send_outcomes(
-            connection, successes, failures, in_workflows=in_workflows, after=claiming
+            connection, successes, failures, in_workflows=in_workflows, claim=claim
         )
     except QueryError as error:
         if not in_workflows or error.code != _LOCK_TIMEOUT:
@@ -274,13 +274,17 @@ def _send_outcomes(
     *,
     in_workflows: bool,
     before: Sequence[Bound[Any]] = (),
-    after: Sequence[Bound[Any]] = (),
+    claim: ClaimRequest | None = None,
     wait_ms: int | None = None,
 ) -> list[list[Any]]:
-    """Return the rows of the successes, of the failures, and of what follows them."""
+    """Return the rows of the successes, of the failures, and of the claim."""
+    # Only where nothing is between the two: the claim's way is not that of other statements.
+    is_next = bool(successes) and not failures and not in_workflows and claim is not None
+    after = claim_statements(claim, walks_in_order=is_next) if claim is not None else []
     ending: list[Bound[Any]] = []
     if successes:
-        ending.append(Bound(COMPLETE_JOBS, success_parameters(successes)))
+        complete = COMPLETE_JOBS_BEFORE_CLAIM if is_next else COMPLETE_JOBS
+        ending.append(Bound(complete, success_parameters(successes)))
     if failures:
         ending.append(Bound(FAIL_JOBS, failure_parameters(failures)))
     if in_workflows and ending:

@@ -13,6 +13,7 @@ from .._database import Database
 from .._rows import Statement
 from .._session import DEFAULT_LOCK_TIMEOUT_MS, Bound
 from ..workflows import end_jobs
+from ._index_walk import THEN_WALK_IN_ORDER
 from ._lease import (
     ENDING_ENTRIES,
     ENTRY_OF_ROW,
@@ -123,6 +124,10 @@ _WRITE: Final = f"""
 """
 
 COMPLETE_JOBS: Final = Statement(f"{_LOCKED} {SKIP_LOCKED} {_WRITE}", SucceededRow)
+# In front of a claim, which then needs no statement of its own for the planner's settings.
+COMPLETE_JOBS_BEFORE_CLAIM: Final = Statement(
+    f"{COMPLETE_JOBS.sql} {THEN_WALK_IN_ORDER}", SucceededRow
+)
 COMPLETE_JOB_SUCCESS: Final = Statement(f"{_LOCKED} {WAIT_FOR_LOCK} {_WRITE}", SucceededRow)
 
 

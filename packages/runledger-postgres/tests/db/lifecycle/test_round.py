@@ -86,6 +86,46 @@ def test_round_stores_outcomes_and_claims_what_is_next(queue: Queue, engine):
     assert queue.job(failed.job_id).status is JobStatus.PENDING
 
 
+@pytest.mark.parametrize("in_workflows", [False, True])
+@pytest.mark.parametrize("outcomes", ["S", "H", "HS", "F", "SF", "HSF", ""])
+def test_claim_of_a_round_goes_its_way_whatever_was_stored_before(
+    queue: Queue, engine, outcomes, in_workflows
+):
+    queue.execute("CREATE TABLE seen (status text NOT NULL, bitmapscan text NOT NULL)")
+    queue.execute(
+        "CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO seen"
+        " VALUES (NEW.status, current_setting('enable_bitmapscan')); RETURN NEW; END $$"
+    )
+    queue.enqueue(len(outcomes))
+    leases = dict(zip(outcomes, queue.leases(len(outcomes)) if outcomes else [], strict=True))
+    queue.execute(
+        "CREATE TRIGGER see BEFORE UPDATE ON runledger.job_queue"
+        " FOR EACH ROW EXECUTE FUNCTION see()"
+    )
+    queue.enqueue()
+    with queue.database.connect() as holder:
+        if "H" in leases:
+            hold = "SELECT FROM runledger.job_queue WHERE id = %s FOR UPDATE"
+            holder.execute(hold, [leases["H"].job_id])
+
+        result = run_worker_round(
+            engine,
+            successes=[success(lease) for name, lease in leases.items() if name != "F"],
+            failures=[failure(lease) for name, lease in leases.items() if name == "F"],
+            claim=request(1),
+            in_workflows=in_workflows,
+        )
+
+    assert [outcome.verdict for outcome in result.successes] == [
+        BUSY if name == "H" else STORED for name in outcomes if name != "F"
+    ]
+    seen = {row["status"]: row["bitmapscan"] for row in queue.fetch("TABLE seen")}
+    assert seen["LEASED"] == "off"
+    # A statement between the successes and the claim is planned as the host has it.
+    assert seen.get("PENDING", "on") == "on"
+    assert engine.execute("SHOW enable_bitmapscan").fetchone() == ("on",)
+
+
 def test_round_without_anything_to_do_runs_no_sql():
     assert run_worker_round(None) == RoundResult([], [])  # pyright: ignore[reportArgumentType]  # never used
     assert run_waiting_round(None, wait_ms=50) == RoundResult([], [])  # pyright: ignore[reportArgumentType]  # never used
