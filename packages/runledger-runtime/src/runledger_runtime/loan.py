@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -83,6 +84,14 @@ class Loan:
                 setattr(connection, name, value)
             for name, members in self._lists.items():
                 getattr(connection, name)[:] = members
+            _forget_notifications(connection)
             connection._adapters = self._adapters  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # the property cannot be set
         except Exception:  # noqa: BLE001  # whatever state it is in, a fresh one is better
             connection.close()
+
+
+def _forget_notifications(connection: psycopg.Connection[Any]) -> None:
+    # What a LISTEN brought and nobody read waits for whoever reads next. Handlers of the pool's
+    # keep none, and have heard them.
+    if not connection._notify_handlers:  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # no getter
+        deque(connection.notifies(timeout=0), maxlen=0)

@@ -26,6 +26,8 @@ _CHECK_SECONDS: Final = 10.0
 _ANSWER_SECONDS: Final = 5.0
 _SHORTEST_RETRY_SECONDS: Final = 0.1
 _LONGEST_RETRY_SECONDS: Final = 5.0
+_MARK_RETRY_SECONDS: Final = 0.1
+_TRY_MARK: Final = "SELECT pg_try_advisory_lock_shared(%s)"
 
 
 class Listener(threading.Thread):
@@ -64,7 +66,7 @@ class Listener(threading.Thread):
         """Listen until all is over; never ends by an error."""
         while not self._is_over.is_set():
             try:
-                with closing(connect_directly(self._pool, "run waits")) as connection:
+                with closing(self._connect()) as connection:
                     if not self._is_direct(connection):
                         return
                     self._listen(connection)
@@ -72,6 +74,13 @@ class Listener(threading.Thread):
                 self.trouble = error
                 self._is_over.wait(self._retry_seconds)
                 self._retry_seconds = min(2 * self._retry_seconds, _LONGEST_RETRY_SECONDS)
+
+    def _connect(self) -> Connection:
+        return connect_directly(
+            self._pool,
+            "run waits",
+            within=lambda connection: self._guard.within(connection, _ANSWER_SECONDS),
+        )
 
     def _is_direct(self, connection: Connection) -> bool:
         with self._guard.within(connection, _ANSWER_SECONDS):
@@ -85,8 +94,10 @@ class Listener(threading.Thread):
         with self._guard.within(connection, _ANSWER_SECONDS):
             connection.execute(f"LISTEN {RUN_ENDED_CHANNEL}")  # pyright: ignore[reportArgumentType]  # a constant of ours
         while not self._is_over.is_set():
-            with self._guard.within(connection, _ANSWER_SECONDS):
-                connection.execute("SELECT pg_advisory_lock_shared(%s)", [WAITERS_MARK])
+            if not self._has_taken_mark(connection):
+                # Who ends a run has it for an instant, and a stranger for as long as he likes.
+                self._is_over.wait(_MARK_RETRY_SECONDS)
+                continue
             self.trouble = None
             self._retry_seconds = _SHORTEST_RETRY_SECONDS
             # Runs that ended before the mark was held were told to nobody.
@@ -95,6 +106,12 @@ class Listener(threading.Thread):
             with self._guard.within(connection, _ANSWER_SECONDS):
                 connection.execute("SELECT pg_advisory_unlock_shared(%s)", [WAITERS_MARK])
             self._is_waited_for.wait()
+
+    def _has_taken_mark(self, connection: Connection) -> bool:
+        # Without waiting: the server would go on with that after the link was broken.
+        with self._guard.within(connection, _ANSWER_SECONDS):
+            row = connection.execute(_TRY_MARK, [WAITERS_MARK]).fetchone()
+        return row is not None and row[0]
 
     def _hear(self, connection: Connection) -> None:
         check_at = time.monotonic() + _CHECK_SECONDS

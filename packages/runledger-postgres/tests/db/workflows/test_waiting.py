@@ -21,7 +21,7 @@ from runledger_postgres.lifecycle import (
     claim_jobs,
     complete_jobs,
 )
-from runledger_postgres.workflows import _waiting, handles
+from runledger_postgres.workflows import _listening, _waiting, handles
 from runledger_postgres.workflows._results import (
     WorkflowRunResult,
     WorkflowRunUnsuccessfulError,
@@ -258,6 +258,47 @@ def test_listener_comes_back_after_an_outage(workflows: Workflows, pool: Connect
     end_all(workflows)
 
     assert wait.result() == 0
+
+
+def test_mark_that_a_stranger_holds_leaves_no_wait_on_the_server(
+    workflows: Workflows, pool: ConnectionPool[Any]
+):
+    [run_id] = enqueued(workflows)
+    queued = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    tried = f"{LINKS} AND query LIKE '%%advisory%%' AND state = 'idle'"
+    with workflows.database.connect_directly(autocommit=True) as stranger:
+        stranger.execute("SELECT pg_advisory_lock(1380743026)")
+        wait = Wait(pool, run_id)
+        until(lambda: workflows.value(tried) == 1 or workflows.value(queued) > 0)
+        assert workflows.value(queued) == 0
+        stranger.execute("SELECT pg_advisory_unlock(1380743026)")
+        until_marked(workflows)
+        end_all(workflows)
+
+        assert wait.result() == 0
+
+
+def test_configure_that_never_ends_leaves_the_listener_able_to_try_again(
+    workflows: Workflows, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(_listening, "_ANSWER_SECONDS", 1.0)
+    tries: list[bool] = []
+
+    def configure(connection: psycopg.Connection[Any]) -> None:
+        if is_link(connection):
+            tries.append(True)
+            if len(tries) == 1:
+                connection.execute("SELECT pg_sleep(3600)")
+
+    [run_id] = enqueued(workflows)
+    dsn = workflows.database.direct_dsn
+    with ConnectionPool[Any](dsn, min_size=1, configure=configure, open=True) as pool:
+        wait = Wait(pool, run_id)
+        until_marked(workflows)
+        end_all(workflows)
+
+        assert wait.result() == 0
+    assert len(tries) == 2
 
 
 def notified(connection: psycopg.Connection[Any]) -> list[str]:

@@ -94,6 +94,33 @@ def test_what_a_handler_sets_does_not_reach_the_next_borrower(
         assert (connection.autocommit, connection.read_only) == (False, None)
 
 
+def test_what_a_handler_listened_to_is_not_heard_by_the_next_borrower(
+    single: ConnectionPool[Any],
+    runledger_database: Any,
+    start_worker: Any,
+    eventually: Eventually,
+    look: Any,
+) -> None:
+    def handler(context: Any, _payload: Any) -> None:
+        with context.connection() as connection:
+            connection.execute("LISTEN gossip")
+            connection.commit()
+            with runledger_database.connect(autocommit=True) as other:
+                other.execute("NOTIFY gossip, 'old'")
+            # psycopg keeps what comes with an answer.
+            connection.execute("SELECT 1")
+            connection.commit()
+            with runledger_database.connect(autocommit=True) as other:
+                other.execute("NOTIFY gossip, 'new'")
+
+    start_worker({"jobs.listens": handler}, pool=single)
+    enqueue_job(single, JobEnqueue("jobs.listens", {}))
+    eventually(lambda: look(SUCCEEDED) == 1)
+
+    with single.connection() as connection:
+        assert list(connection.notifies(timeout=0)) == []
+
+
 class ShoutLoader(Loader):
     """Reads any integer as the same text."""
 
