@@ -43,8 +43,9 @@ from runledger_postgres.lifecycle import (
     update_job_progress,
 )
 from runledger_postgres.lifecycle._claim import claim_results, claim_statements
+from runledger_postgres.lifecycle._find_claims import FIND_CLAIMS
 from runledger_postgres.lifecycle._reap import DEFER_EXPIRED_LEASE, LIST_EXPIRED_LEASES
-from runledger_postgres.lifecycle._round import FIND_CLAIMS, WAIT_FOR_JOB
+from runledger_postgres.lifecycle._round import WAIT_FOR_JOB
 
 from .conftest import LargeQueue, problems_of
 from .plan_recorder import PlanMode

@@ -6,6 +6,7 @@ from ._claim import ClaimRequest, claim_jobs, find_claimable_jobs, find_due_jobs
 from ._claimed import ClaimedJob, UndecodableJob
 from ._ending import FailureDisposition, dead_letter_reason
 from ._failure import FailureEntry, FailureOutcome, complete_job_failure, fail_jobs
+from ._find_claims import find_claims
 from ._heartbeat import HeartbeatVerdict, heartbeat_job, heartbeat_jobs
 from ._open_work import has_open_work
 from ._operator import OperatorVerdict
@@ -14,7 +15,7 @@ from ._ready import Backlog, ReadyMark, Walk
 from ._reap import ReapedJob, ReapError, ReapResult, reap_expired_leases
 from ._release import release_job, release_jobs
 from ._requeue import requeue_job, requeue_jobs
-from ._round import RoundResult, find_claims, run_waiting_round, run_worker_round
+from ._round import RoundResult, run_waiting_round, run_worker_round
 from ._success import SuccessEntry, SuccessOutcome, complete_job_success, complete_jobs
 from ._verdict import WriteVerdict
 from ._verify_runs import verify_workflow_runs

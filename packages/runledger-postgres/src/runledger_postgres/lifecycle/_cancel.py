@@ -22,7 +22,7 @@ from ._operator import (
     OperatorVerdict,
     judge_targets,
     operator_parameters,
-    refuse_target,
+    target_refusal,
 )
 
 
@@ -85,9 +85,9 @@ def cancel_job(
         reads=[Bound(GET_JOB, {"job_id": job_id} | scope_parameters(scope))],
     )
     if not found[0]:
-        raise refuse_target(OperatorVerdict.NOT_FOUND)
+        raise target_refusal(OperatorVerdict.NOT_FOUND)
     if not canceled:
-        raise refuse_target(OperatorVerdict.INVALID_STATE)
+        raise target_refusal(OperatorVerdict.INVALID_STATE)
     return found[0][0]
 
 

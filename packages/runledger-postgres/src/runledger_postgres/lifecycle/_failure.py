@@ -40,8 +40,8 @@ from ._lease import (
     lease_parameters,
     require_distinct,
 )
-from ._repeat import Judge, JudgedRow, Miss, judge_misses
-from ._verdict import WriteVerdict, refused
+from ._misses import Judge, JudgedRow, Miss, judge_misses, with_misses
+from ._verdict import WriteVerdict, verdict_refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +151,9 @@ def complete_job_failure(
         [lease.job_id],
         lock_timeout_ms=check_lock_timeout(lock_timeout_ms),
     )
-    outcome = settle_failures(db, [entry], rows)[0]
+    outcome = failure_outcomes(db, [entry], rows)[0]
     if not outcome.verdict.is_stored:
-        raise refused(outcome.verdict)
+        raise verdict_refusal(outcome.verdict)
     return outcome
 
 
@@ -176,7 +176,7 @@ def fail_jobs(db: Database, entries: Sequence[FailureEntry]) -> list[FailureOutc
     require_distinct([entry.lease for entry in entries])
     job_ids = [entry.lease.job_id for entry in entries]
     rows = end_jobs(db, Bound(FAIL_JOBS, failure_parameters(entries)), job_ids)
-    return settle_failures(db, entries, rows)
+    return failure_outcomes(db, entries, rows)
 
 
 def failure_parameters(entries: Sequence[FailureEntry]) -> dict[str, object]:
@@ -194,7 +194,7 @@ def failure_parameters(entries: Sequence[FailureEntry]) -> dict[str, object]:
     }
 
 
-def settle_failures(
+def failure_outcomes(
     db: Database,
     entries: Sequence[FailureEntry],
     rows: Sequence[EndedRow],
@@ -202,19 +202,19 @@ def settle_failures(
     judge: Judge = judge_misses,
 ) -> list[FailureOutcome]:
     """Turn the rows of a batch into one outcome per entry, judging the misses."""
-    outcomes = {row.entry - 1: _outcome(row) for row in rows}
-    missed = [index for index in range(len(entries)) if index not in outcomes]
-    misses = [
-        Miss(
-            entries[index].lease,
-            outcome=entries[index].failure.kind,
-            error_code=_stored_text(entries[index].failure.code),
-        )
-        for index in missed
-    ]
-    for index, judged in zip(missed, judge(db, misses), strict=True):
-        outcomes[index] = _judged(entries[index].failure.kind, judged)
-    return [outcomes[index] for index in range(len(entries))]
+
+    def judged(missed: list[int]) -> list[FailureOutcome]:
+        failures = [entries[index].failure for index in missed]
+        misses = [
+            Miss(entries[index].lease, outcome=failure.kind, error_code=_stored_text(failure.code))
+            for index, failure in zip(missed, failures, strict=True)
+        ]
+        return [
+            _judged(failure.kind, row)
+            for failure, row in zip(failures, judge(db, misses), strict=True)
+        ]
+
+    return with_misses({row.entry - 1: _outcome(row) for row in rows}, len(entries), judged)
 
 
 def _stored_text(text: str) -> str:

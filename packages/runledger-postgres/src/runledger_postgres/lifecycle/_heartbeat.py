@@ -25,6 +25,7 @@ from ._lease import (
     lease_parameters,
     require_lease_ttl,
 )
+from ._misses import with_misses
 
 
 class HeartbeatVerdict(StrEnum):
@@ -143,11 +144,11 @@ def heartbeat_jobs(
     if not leases:
         return []
     parameters = lease_parameters(leases) | {"lease_ttl_seconds": ttl}
-    renewed = {row.entry - 1 for row in run(db, Bound(HEARTBEAT_JOBS, parameters))}
-    verdicts = dict.fromkeys(renewed, HeartbeatVerdict.RENEWED)
-    missed = [index for index in range(len(leases)) if index not in renewed]
-    if missed:
+    rows = run(db, Bound(HEARTBEAT_JOBS, parameters))
+
+    def judged(missed: list[int]) -> list[HeartbeatVerdict]:
         bound = Bound(JUDGE_MISSED_BEATS, lease_parameters([leases[index] for index in missed]))
-        for index, row in zip(missed, run(db, bound), strict=True):
-            verdicts[index] = row.verdict
-    return [verdicts[index] for index in range(len(leases))]
+        return [row.verdict for row in run(db, bound)]
+
+    renewed = dict.fromkeys((row.entry - 1 for row in rows), HeartbeatVerdict.RENEWED)
+    return with_misses(renewed, len(leases), judged)

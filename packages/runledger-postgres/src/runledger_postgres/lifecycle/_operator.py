@@ -85,7 +85,7 @@ def judge_targets(
     return [verdicts[job_id] for job_id in job_ids]
 
 
-def refuse_target(verdict: OperatorVerdict) -> QueryError:
+def target_refusal(verdict: OperatorVerdict) -> QueryError:
     """Return the error that a write of one job raises for a verdict other than DONE."""
     match verdict:
         case OperatorVerdict.NOT_FOUND:

@@ -22,8 +22,8 @@ from ._lease import (
     checked_leases,
     lease_parameters,
 )
-from ._repeat import Miss, judge_misses
-from ._verdict import WriteVerdict, refused
+from ._misses import Miss, judge_misses, with_misses
+from ._verdict import WriteVerdict, verdict_refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +124,11 @@ def release_job(
     Transaction: joins the caller's, inside a savepoint, or opens one.
     """
     check_kind(lease, JobLease, field="lease")
-    bound = Bound(RELEASE_JOB, release_parameters([lease], reason, retry_delay_ms))
+    bound = Bound(RELEASE_JOB, _release_parameters([lease], reason, retry_delay_ms))
     rows = run(db, bound, lock_timeout_ms=check_lock_timeout(lock_timeout_ms))
-    verdict = settle_releases(db, [lease], rows)[0]
+    verdict = _release_verdicts(db, [lease], rows)[0]
     if not verdict.is_stored:
-        raise refused(verdict)
+        raise verdict_refusal(verdict)
 
 
 def release_jobs(
@@ -147,11 +147,11 @@ def release_jobs(
     leases = checked_leases(leases)
     if not leases:
         return []
-    rows = run(db, Bound(RELEASE_JOBS, release_parameters(leases, reason, retry_delay_ms)))
-    return settle_releases(db, leases, rows)
+    rows = run(db, Bound(RELEASE_JOBS, _release_parameters(leases, reason, retry_delay_ms)))
+    return _release_verdicts(db, leases, rows)
 
 
-def release_parameters(
+def _release_parameters(
     leases: Sequence[JobLease], reason: str, retry_delay_ms: int
 ) -> dict[str, object]:
     """Return the checked parameters of a batch of releases."""
@@ -164,13 +164,13 @@ def release_parameters(
     }
 
 
-def settle_releases(
+def _release_verdicts(
     db: Database, leases: Sequence[JobLease], rows: Sequence[ReleasedRow]
 ) -> list[WriteVerdict]:
     """Turn the rows of a batch into one verdict per lease, judging the misses."""
-    verdicts = {row.entry - 1: row.verdict for row in rows}
-    missed = [index for index in range(len(leases)) if index not in verdicts]
-    misses = [Miss(leases[index], outcome=None) for index in missed]
-    for index, judged in zip(missed, judge_misses(db, misses), strict=True):
-        verdicts[index] = judged.verdict
-    return [verdicts[index] for index in range(len(leases))]
+
+    def judged(missed: list[int]) -> list[WriteVerdict]:
+        misses = [Miss(leases[index], outcome=None) for index in missed]
+        return [row.verdict for row in judge_misses(db, misses)]
+
+    return with_misses({row.entry - 1: row.verdict for row in rows}, len(leases), judged)

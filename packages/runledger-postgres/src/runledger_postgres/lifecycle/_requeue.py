@@ -18,7 +18,7 @@ from ..jobs import JobRecord
 from ..jobs._read import GET_JOB
 from ..wakeup import COUNT_WOKEN
 from ._lease import CLOCK_AFTER_LOCKS
-from ._operator import OperatorVerdict, judge_targets, operator_parameters, refuse_target
+from ._operator import OperatorVerdict, judge_targets, operator_parameters, target_refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +122,11 @@ def requeue_job(
     wait_ms = check_lock_timeout(lock_timeout_ms)
     requeued, found = run_all(db, [bound, read], lock_timeout_ms=wait_ms)
     if not found:
-        raise refuse_target(OperatorVerdict.NOT_FOUND)
+        raise target_refusal(OperatorVerdict.NOT_FOUND)
     if requeued:
         return found[0]
     is_managed = found[0].workflow_run_id is not None
-    raise refuse_target(
+    raise target_refusal(
         OperatorVerdict.WORKFLOW_MANAGED if is_managed else OperatorVerdict.INVALID_STATE
     )
 

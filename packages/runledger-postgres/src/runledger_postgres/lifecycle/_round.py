@@ -9,30 +9,27 @@ from uuid import UUID
 
 import psycopg
 
-from runledger_core import JobLease
-
-from .._arguments import check_kinds
 from .._rows import Statement
-from .._session import Bound, run, run_all, transaction
+from .._session import Bound, run_all, transaction
 from ..errors import QueryError
 from ..workflows import end_and_settle, lock_runs_of_jobs
 from ._claim import ClaimRequest, claim_results, claim_statements
-from ._claimed import CLAIMED_COLUMNS, ClaimedJob, ClaimedRow, UndecodableJob, decode_claim
+from ._claimed import ClaimedJob, UndecodableJob, decode_claim
 from ._failure import (
     FAIL_JOBS,
     FailureEntry,
     FailureOutcome,
+    failure_outcomes,
     failure_parameters,
-    settle_failures,
 )
+from ._misses import judge_later
 from ._ready import Backlog, ReadyMark
-from ._repeat import judge_later
 from ._success import (
     COMPLETE_JOBS,
     COMPLETE_JOBS_BEFORE_CLAIM,
     SuccessEntry,
     SuccessOutcome,
-    settle_successes,
+    success_outcomes,
     success_parameters,
 )
 from ._verdict import WriteVerdict
@@ -86,19 +83,6 @@ WAIT_FOR_JOB: Final = Statement(
     _LockedRow,
 )
 
-# Claims of this worker, for the one whose commit was not acknowledged.
-FIND_CLAIMS: Final = Statement(
-    f"""
-    SELECT {CLAIMED_COLUMNS}
-    FROM runledger.job_queue AS q
-    WHERE q.status = 'LEASED'
-        AND q.worker_id = %(worker_id)s::text
-        AND q.lease_expires_at > clock_timestamp()
-    ORDER BY ~q.priority, q.next_run_at, q.id
-    """,
-    ClaimedRow,
-)
-
 
 def run_worker_round(
     connection: psycopg.Connection[Any],
@@ -132,7 +116,7 @@ def run_worker_round(
         if not in_workflows or error.code != _LOCK_TIMEOUT:
             raise
         return _round_around_held_steps(connection, successes, failures, claim)
-    result = _settle(connection, successes, failures, results)
+    result = _outcomes_of(connection, successes, failures, results)
     if claim is None:
         return result
     rows, backlog = claim_results(claim, results)
@@ -184,7 +168,7 @@ def _store_in_parts(
         results = _send_outcomes(
             connection, list(successes.values()), list(failures.values()), in_workflows=True
         )
-        part = _settle(connection, list(successes.values()), list(failures.values()), results)
+        part = _outcomes_of(connection, list(successes.values()), list(failures.values()), results)
     except QueryError as error:
         # What the round stored is committed: these come again, whatever it is.
         if len(places) == 1 or error.code != _LOCK_TIMEOUT:
@@ -247,24 +231,7 @@ def run_waiting_round(
             [SuccessOutcome(WriteVerdict.BUSY) for _ in successes],
             [FailureOutcome(WriteVerdict.BUSY) for _ in failures],
         )
-    return _settle(connection, successes, failures, results)
-
-
-def find_claims(
-    connection: psycopg.Connection[Any], *, worker_id: str, known: Sequence[JobLease]
-) -> tuple[list[ClaimedJob], list[UndecodableJob]]:
-    """Return live leases of a worker that it does not know of, after an unknown commit.
-
-    Returns:
-        The claimed jobs, best first, and those that cannot be decoded as failures to store.
-
-    Raises:
-        ValidationError: `input.wrong_type`.
-    """
-    known = check_kinds(known, JobLease, field="known")
-    held = {(lease.job_id, lease.claim_number) for lease in known}
-    rows = run(connection, Bound(FIND_CLAIMS, {"worker_id": worker_id}))
-    return decode_claim([row for row in rows if (row.id, row.claim_number) not in held])
+    return _outcomes_of(connection, successes, failures, results)
 
 
 def _send_outcomes(
@@ -278,12 +245,12 @@ def _send_outcomes(
     wait_ms: int | None = None,
 ) -> list[list[Any]]:
     """Return the rows of the successes, of the failures, and of the claim."""
-    # Only where nothing is between the two: the claim's way is not that of other statements.
-    is_next = bool(successes) and not failures and not in_workflows and claim is not None
-    after = claim_statements(claim, walks_in_order=is_next) if claim is not None else []
+    # Nothing in between: other statements must not run with the planner's settings of a claim.
+    claim_follows = bool(successes) and not failures and not in_workflows and claim is not None
+    after = claim_statements(claim, walks_in_order=claim_follows) if claim is not None else []
     ending: list[Bound[Any]] = []
     if successes:
-        complete = COMPLETE_JOBS_BEFORE_CLAIM if is_next else COMPLETE_JOBS
+        complete = COMPLETE_JOBS_BEFORE_CLAIM if claim_follows else COMPLETE_JOBS
         ending.append(Bound(complete, success_parameters(successes)))
     if failures:
         ending.append(Bound(FAIL_JOBS, failure_parameters(failures)))
@@ -297,15 +264,14 @@ def _send_outcomes(
         results = iter([*ended, *followed])
     else:
         bounds = [*before, *ending, *after]
-        results = iter(
-            (run_all(connection, bounds, lock_timeout_ms=wait_ms) if bounds else [])[len(before) :]
-        )
+        rows = run_all(connection, bounds, lock_timeout_ms=wait_ms) if bounds else []
+        results = iter(rows[len(before) :])
     stored = next(results) if successes else []
     failed = next(results) if failures else []
     return [stored, failed, *results]
 
 
-def _settle(
+def _outcomes_of(
     connection: psycopg.Connection[Any],
     successes: Sequence[SuccessEntry],
     failures: Sequence[FailureEntry],
@@ -314,6 +280,6 @@ def _settle(
     # The round is committed: an error of judging must not hide what it stored and claimed.
     stored, failed = results[:2]
     return RoundResult(
-        settle_successes(connection, successes, stored, judge=judge_later),
-        settle_failures(connection, failures, failed, judge=judge_later),
+        success_outcomes(connection, successes, stored, judge=judge_later),
+        failure_outcomes(connection, failures, failed, judge=judge_later),
     )

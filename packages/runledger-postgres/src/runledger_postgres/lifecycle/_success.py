@@ -23,8 +23,8 @@ from ._lease import (
     lease_parameters,
     require_distinct,
 )
-from ._repeat import Judge, JudgedRow, Miss, judge_misses
-from ._verdict import WriteVerdict, refused
+from ._misses import Judge, JudgedRow, Miss, judge_misses, with_misses
+from ._verdict import WriteVerdict, verdict_refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,11 @@ class SuccessOutcome:
 
 @dataclass(frozen=True, slots=True)
 class SucceededRow:
-    """One entry whose lease was live, with its merged progress."""
+    """One entry whose lease was live, with its merged progress.
+
+    Attributes:
+        entry: Its place in the batch, from 1.
+    """
 
     entry: int
     is_valid: bool
@@ -160,9 +164,9 @@ def complete_job_success(
     entry = SuccessEntry(lease, JobCompletion.success() if completion is None else completion)
     bound = Bound(COMPLETE_JOB_SUCCESS, success_parameters([entry]))
     rows = end_jobs(db, bound, [lease.job_id], lock_timeout_ms=check_lock_timeout(lock_timeout_ms))
-    outcome = settle_successes(db, [entry], rows)[0]
+    outcome = success_outcomes(db, [entry], rows)[0]
     if not outcome.verdict.is_stored:
-        raise refused(outcome.verdict)
+        raise verdict_refusal(outcome.verdict)
     return outcome
 
 
@@ -185,7 +189,7 @@ def complete_jobs(db: Database, entries: Sequence[SuccessEntry]) -> list[Success
     require_distinct([entry.lease for entry in entries])
     job_ids = [entry.lease.job_id for entry in entries]
     rows = end_jobs(db, Bound(COMPLETE_JOBS, success_parameters(entries)), job_ids)
-    return settle_successes(db, entries, rows)
+    return success_outcomes(db, entries, rows)
 
 
 def success_parameters(entries: Sequence[SuccessEntry]) -> dict[str, object]:
@@ -198,7 +202,7 @@ def success_parameters(entries: Sequence[SuccessEntry]) -> dict[str, object]:
     }
 
 
-def settle_successes(
+def success_outcomes(
     db: Database,
     entries: Sequence[SuccessEntry],
     rows: Sequence[SucceededRow],
@@ -206,19 +210,19 @@ def settle_successes(
     judge: Judge = judge_misses,
 ) -> list[SuccessOutcome]:
     """Turn the rows of a batch into one outcome per entry, judging the misses."""
-    outcomes = {row.entry - 1: _outcome(row) for row in rows}
-    missed = [index for index in range(len(entries)) if index not in outcomes]
-    misses = [
-        Miss(
-            entries[index].lease,
-            outcome="SUCCEEDED",
-            output_json=entries[index].completion.output_json,
-        )
-        for index in missed
-    ]
-    for index, judged in zip(missed, judge(db, misses), strict=True):
-        outcomes[index] = _judged(judged)
-    return [outcomes[index] for index in range(len(entries))]
+
+    def judged(missed: list[int]) -> list[SuccessOutcome]:
+        misses = [
+            Miss(
+                entries[index].lease,
+                outcome="SUCCEEDED",
+                output_json=entries[index].completion.output_json,
+            )
+            for index in missed
+        ]
+        return [_judged(row) for row in judge(db, misses)]
+
+    return with_misses({row.entry - 1: _outcome(row) for row in rows}, len(entries), judged)
 
 
 def _outcome(row: SucceededRow) -> SuccessOutcome:

@@ -34,7 +34,7 @@ class WriteVerdict(StrEnum):
         return self in {WriteVerdict.STORED, WriteVerdict.REPEATED}
 
 
-def refused(verdict: WriteVerdict) -> QueryError:
+def verdict_refusal(verdict: WriteVerdict) -> QueryError:
     """Return the error that a single write raises for a verdict that stored nothing."""
     match verdict:
         case WriteVerdict.BUSY:

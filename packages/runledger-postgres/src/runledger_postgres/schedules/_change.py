@@ -13,7 +13,7 @@ from .._bounded_write import bounded_write
 from .._database import Database
 from .._rows import Statement
 from .._session import DEFAULT_LOCK_TIMEOUT_MS, Bound, run
-from ._store import lock_enabled_types, not_enabled
+from ._store import lock_enabled_types, not_enabled_refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def set_job_schedule_active(
     with bounded_write(db, lock_timeout_ms) as work:
         changed = work.fetch(Bound(SET_JOB_SCHEDULE_ACTIVE, params))
         if changed and is_active and not lock_enabled_types(work, [changed[0].job_type]):
-            raise not_enabled(name)
+            raise not_enabled_refusal(name)
     return bool(changed)
 
 

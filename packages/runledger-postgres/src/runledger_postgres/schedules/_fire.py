@@ -14,7 +14,7 @@ from .._session import Bound, Transaction
 from ..errors import QueryError, refusal
 from ..wakeup import COUNT_WOKEN
 from ._due import ClaimedSchedule
-from ._store import not_enabled
+from ._store import not_enabled_refusal
 from .rows import DeferredSchedule, FiredSchedule, ScheduleFire
 
 CLAIMED_SCHEDULE_MISSING: Final = "job_schedule.claimed_schedule_missing"
@@ -191,7 +191,7 @@ def fire_schedule(work: Transaction, claimed: ClaimedSchedule, fire: ScheduleFir
                 f"the schedule {claimed.name} vanished from the transaction that had claimed it",
             )
         if not row.is_enabled:
-            raise not_enabled(claimed.name)
+            raise not_enabled_refusal(claimed.name)
         if not (row.has_job and row.is_advanced):
             raise refusal(
                 ErrorCategory.INTERNAL,

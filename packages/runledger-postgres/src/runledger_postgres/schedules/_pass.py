@@ -48,7 +48,7 @@ MAX_FIRES: Final = 1_000
 TABLE_WAIT_MS: Final = 1_000
 # Whoever runs passes breaks those that take too long, and a broken pass has fired nothing: on a
 # slow link a large one has to end by itself.
-_SETTLE_SECONDS: Final = 10.0
+_FIRING_SECONDS: Final = 10.0
 
 _Result: TypeAlias = FiredSchedule | DeferredSchedule
 
@@ -90,7 +90,7 @@ def fire_due_schedules(db: Database, plan: PlanFire, *, limit: int) -> ScheduleP
     with bounded_write(db, TABLE_WAIT_MS) as work:
         work.fetch(Bound(LOCK_SCHEDULES_FOR_FIRE))
         now = work.fetch(Bound(READ_CLOCK))[0].now
-        results, is_cut = _settled(work, plan, now, most=most)
+        results, is_cut = _fire_claimed(work, plan, now, most=most)
         (ahead,) = work.fetch(Bound(LOOK_AHEAD, {"now": now}))
     fired = tuple(result for result in results if isinstance(result, FiredSchedule))
     deferred = tuple(result for result in results if isinstance(result, DeferredSchedule))
@@ -106,12 +106,12 @@ def fire_due_schedules(db: Database, plan: PlanFire, *, limit: int) -> ScheduleP
     )
 
 
-def _settled(
+def _fire_claimed(
     work: Transaction, plan: PlanFire, now: datetime, *, most: int
 ) -> tuple[list[_Result], bool]:
-    """Settle one after the other, the first at least; return also whether more may be due."""
+    """Fire or defer them one by one, the first at least; return also whether more may be due."""
     results: list[_Result] = []
-    end_at = time.monotonic() + _SETTLE_SECONDS
+    end_at = time.monotonic() + _FIRING_SECONDS
     while True:
         # What takes no write is the first in every pass: a batch of nothing else would keep those
         # behind it from their turn for ever.
@@ -120,7 +120,7 @@ def _settled(
         claimed = work.fetch(Bound(CLAIM_DUE_SCHEDULES, params))
         is_cut = len(claimed) == most
         for place, schedule in enumerate(claimed, start=1):
-            results.append(_settle(work, plan, schedule, now))
+            results.append(_fire_or_defer(work, plan, schedule, now))
             if time.monotonic() >= end_at:
                 return results, is_cut or place < len(claimed)
         if not is_cut or any(_has_moved(result) for result in results):
@@ -131,7 +131,9 @@ def _has_moved(result: _Result) -> bool:
     return isinstance(result, FiredSchedule) or result.retry_at is not None
 
 
-def _settle(work: Transaction, plan: PlanFire, claimed: ClaimedSchedule, now: datetime) -> _Result:
+def _fire_or_defer(
+    work: Transaction, plan: PlanFire, claimed: ClaimedSchedule, now: datetime
+) -> _Result:
     try:
         fire = _planned(plan, claimed, now)
     except RunledgerError as error:

@@ -170,7 +170,7 @@ def differing_schedules(
                 entry_index=index,
             )
         if row.is_active and not row.is_enabled:
-            raise not_enabled(schedule.name, entry_index=index)
+            raise not_enabled_refusal(schedule.name, entry_index=index)
         if not row.is_defined:
             raise refusal(
                 ErrorCategory.VALIDATION,
@@ -202,7 +202,7 @@ def store_schedules(
     enabled = lock_enabled_types(work, active.values())
     for index, schedule in enumerate(schedules):
         if schedule.name in active and active[schedule.name] not in enabled:
-            raise not_enabled(schedule.name, entry_index=index)
+            raise not_enabled_refusal(schedule.name, entry_index=index)
 
 
 def _is_exhausted(schedule: JobScheduleUpsert, now: datetime) -> bool:
@@ -220,7 +220,7 @@ def lock_enabled_types(work: Transaction, job_types: Collection[str]) -> set[str
     return {row.job_type for row in rows if row.is_enabled}
 
 
-def not_enabled(name: str, *, entry_index: int | None = None) -> QueryError:
+def not_enabled_refusal(name: str, *, entry_index: int | None = None) -> QueryError:
     """Return the refusal of an active schedule whose jobs cannot be enqueued."""
     return refusal(
         ErrorCategory.VALIDATION,

@@ -24,6 +24,7 @@ from runledger_postgres.lifecycle import (
     RoundResult,
     SuccessEntry,
     WriteVerdict,
+    _misses,
     cancel_job,
     complete_job_success,
     fail_jobs,
@@ -32,7 +33,6 @@ from runledger_postgres.lifecycle import (
     run_worker_round,
     update_job_progress,
 )
-from runledger_postgres.lifecycle import _repeat as repeat
 from runledger_test_support import expire_lease, postpone
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ def test_loss_of_the_connection_after_the_commit_hides_nothing_that_was_stored(
         queue.execute("SELECT pg_terminate_backend(%s, 10000)", db.info.backend_pid)
         return _session.run(db, bound)
 
-    monkeypatch.setattr(repeat, "run", run_after_the_link_died)
+    monkeypatch.setattr(_misses, "run", run_after_the_link_died)
     result = run_worker_round(engine, successes=[success(done), success(lost)], claim=request())
 
     assert [outcome.verdict for outcome in result.successes] == [STORED, BUSY]

@@ -241,7 +241,7 @@ def test_first_due_are_fired_first_and_a_full_pass_says_so(schedules: Schedules)
 def test_pass_whose_time_is_over_keeps_what_it_fired_and_says_that_there_is_more(
     schedules: Schedules, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("runledger_postgres.schedules._pass._SETTLE_SECONDS", 0)
+    monkeypatch.setattr("runledger_postgres.schedules._pass._FIRING_SECONDS", 0)
     for place, name in enumerate(("first", "second")):
         schedules.store(name)
         schedules.be_due(name, seconds_ago=2 - place)

@@ -301,7 +301,7 @@ def test_schedules_that_take_no_write_do_not_keep_others_from_their_turn(trio: S
 def test_time_of_a_pass_ends_the_search_behind_schedules_that_take_no_write(
     trio: Schedules, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("runledger_postgres.schedules._pass._SETTLE_SECONDS", 0)
+    monkeypatch.setattr("runledger_postgres.schedules._pass._FIRING_SECONDS", 0)
     stuck_schedules(trio)
 
     result = trio.fire(plan, limit=1)

@@ -15,11 +15,11 @@ from runledger_postgres.lifecycle import (
     ClaimedJob,
     SuccessEntry,
     WriteVerdict,
+    _misses,
     cancel_job,
     heartbeat_jobs,
     run_worker_round,
 )
-from runledger_postgres.lifecycle import _repeat as repeat
 from runledger_test_support import expire_lease
 
 from .conftest import JOB_TYPE, Workflows
@@ -257,7 +257,7 @@ def test_loss_of_the_connection_after_the_commit_hides_nothing_that_was_stored(
     def judge(db, misses):
         raise QueryError("db.unavailable", "gone")
 
-    monkeypatch.setattr(repeat, "judge_misses", judge)
+    monkeypatch.setattr(_misses, "judge_misses", judge)
     monkeypatch.setattr(QueryError, "is_transient", True)
     result = engine.round([success(job), success(lost)], claim=1)
 

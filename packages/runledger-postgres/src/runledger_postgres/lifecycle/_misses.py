@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from runledger_core import JobLease
 
@@ -104,6 +104,7 @@ class Miss:
     output_json: str | None = None
 
 
+_Outcome = TypeVar("_Outcome")
 Judge: TypeAlias = Callable[[Database, Sequence[Miss]], list[JudgedRow]]
 
 
@@ -117,6 +118,23 @@ def judge_misses(db: Database, misses: Sequence[Miss]) -> list[JudgedRow]:
         "outputs": [miss.output_json for miss in misses],
     }
     return run(db, Bound(JUDGE_MISSES, parameters))
+
+
+def with_misses(
+    known: Mapping[int, _Outcome], count: int, judge: Callable[[list[int]], Sequence[_Outcome]]
+) -> list[_Outcome]:
+    """Return one outcome per entry of a batch, in input order.
+
+    Args:
+        known: Outcomes by index, of the entries that a row told of.
+        count: Of all entries.
+        judge: Returns the outcomes of the others; not called if there are none.
+    """
+    missed = [index for index in range(count) if index not in known]
+    if not missed:
+        return [known[index] for index in range(count)]
+    found = {**known, **dict(zip(missed, judge(missed), strict=True))}
+    return [found[index] for index in range(count)]
 
 
 def judge_later(db: Database, misses: Sequence[Miss]) -> list[JudgedRow]:
