@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -214,6 +215,36 @@ def test_joined_sync_is_undone_with_the_callers_transaction(runledger_database: 
     caller.rollback()
 
     assert stored(caller) == {}
+
+
+SYNCS: dict[str, Callable[[psycopg.Connection[Any]], object]] = {
+    "additive": lambda db: sync_job_definitions(db, [MAIL, SMS], lock_timeout_ms=20),
+    "exact": lambda db: sync_job_definitions_exact(
+        db, [MAIL, SMS], scope=["mail", "sms"], lock_timeout_ms=20
+    ),
+}
+
+
+@pytest.mark.parametrize("sync", SYNCS.values(), ids=SYNCS)
+def test_held_definition_is_waited_for_no_longer_than_asked_though_the_caller_sets_no_bound(
+    runledger_database: TemporaryDatabase,
+    connection: psycopg.Connection[Any],
+    sync: Callable[[psycopg.Connection[Any]], object],
+):
+    sync_job_definitions(connection, [JobDefinitionSpec("mail", version=1)])
+    other = runledger_database.connect()
+    other.execute("SELECT FROM runledger.job_definitions WHERE job_type = 'mail' FOR UPDATE")
+    caller = runledger_database.connect()
+    # Sooner than the default bound of a sync, and far later than the one that is asked for.
+    caller.execute("SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = '3s'")
+
+    with pytest.raises(RunledgerError) as caught:
+        sync(caller)
+
+    assert caught.value.code == "db.lock_timeout"
+    assert caller.execute("SHOW lock_timeout").fetchone() == ("0",)
+    other.rollback()
+    assert stored(caller) == {"mail": (1, True)}
 
 
 def test_first_syncs_of_many_programs_at_once_all_succeed(

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         TaskFailedError,
         TooFewConnections,
         TooFewConnectionsError,
+        TooManyStuckHandlers,
     )
     from .health import LoopHealth, LoopState, LoopStatus, SupervisorHealth
     from .health_server import HealthServer
@@ -122,6 +123,7 @@ _HOMES: Final = {
         "TaskFailedError",
         "TooFewConnections",
         "TooFewConnectionsError",
+        "TooManyStuckHandlers",
     ),
     "health": ("LoopHealth", "LoopState", "LoopStatus", "SupervisorHealth"),
     "health_server": ("HealthServer",),
@@ -218,6 +220,7 @@ __all__ = [
     "TaskFailedError",
     "TooFewConnections",
     "TooFewConnectionsError",
+    "TooManyStuckHandlers",
     "UnknownDisposition",
     "__version__",
     "run_reaper_loop",

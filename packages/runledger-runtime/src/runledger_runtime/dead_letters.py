@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
@@ -36,11 +35,12 @@ from runledger_core import (
 from .event_loop import refuse_on_event_loop
 from .loan import Loan
 from .registry import DEAD_LETTER_SECONDS, JobRegistry
+from .safe_log import safe_logger
 
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
 
-_logger = logging.getLogger(__name__)
+_logger = safe_logger(__name__)
 
 HOOK_SECONDS: Final = DEAD_LETTER_SECONDS
 _MOST_AT_ONCE: Final = 8

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import logging
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
-_logger = logging.getLogger(__name__)
+from .safe_log import safe_logger
+
+_logger = safe_logger(__name__)
 
 
 class Deadlines:
@@ -83,6 +84,5 @@ def _called(callback: Callable[[], float | None]) -> float | None:
         return callback()
     except Exception:
         # One that fails must not cost the others their deadlines, nor must a filter of logging.
-        with suppress(Exception):
-            _logger.exception("a deadline could not be kept")
+        _logger.exception("a deadline could not be kept")
         return None

@@ -60,7 +60,20 @@ class TooFewConnections:
     missing: tuple[str, ...]
 
 
-RuntimeLoopExit: TypeAlias = LoopExit | InvalidConfig | TooFewConnections
+@dataclass(frozen=True, slots=True)
+class TooManyStuckHandlers:
+    """Tell that the worker gave up: handlers go on although they were told to stop.
+
+    Attributes:
+        stuck: How many do.
+        most: How many may.
+    """
+
+    stuck: int
+    most: int
+
+
+RuntimeLoopExit: TypeAlias = LoopExit | InvalidConfig | TooFewConnections | TooManyStuckHandlers
 """What a loop returns."""
 
 
@@ -126,10 +139,11 @@ class TaskExitedUnexpectedlyError(SupervisorError):
         task: Name of the loop.
     """
 
-    def __init__(self, task: str) -> None:
-        """Build the error for a loop."""
+    def __init__(self, task: str, *, reason: str | None = None) -> None:
+        """Build the error for a loop, with why it ended if it told."""
         super().__init__(
-            "supervisor.task_exited_unexpectedly", f"the {task} loop ended without being asked to"
+            "supervisor.task_exited_unexpectedly",
+            f"the {task} loop ended without being asked to{f': {reason}' if reason else ''}",
         )
         self.task = task
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 import threading
 import time
@@ -16,7 +15,9 @@ from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from runledger_core import ValidationError
 
-_logger = logging.getLogger(__name__)
+from .safe_log import safe_logger
+
+_logger = safe_logger(__name__)
 
 _LAG_SECONDS: Final = 1.0
 _WARN_AGAIN_SECONDS: Final = 60.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import io
-import logging
 import socket
 import sys
 import threading
@@ -19,6 +18,8 @@ from typing import Any, Final, TypeAlias
 
 from runledger_core import UnavailableError
 
+from .safe_log import safe_logger
+
 REQUEST_BYTES: Final = 16_384
 """The longest request, headers included, that is read."""
 REQUEST_SECONDS: Final = 5.0
@@ -26,7 +27,7 @@ REQUEST_SECONDS: Final = 5.0
 MOST_CONNECTIONS: Final = 32
 """How many connections are open at once; one more ends the oldest."""
 
-_logger = logging.getLogger(__name__)
+_logger = safe_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

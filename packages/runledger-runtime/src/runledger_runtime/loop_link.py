@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -18,6 +17,7 @@ from .engine import EngineConnections
 from .errors import LoopExit, RuntimeLoopExit
 from .failure_log import failure_fields
 from .health import LoopHealth
+from .safe_log import SafeLogger
 from .shortage import ConnectionShortage
 from .shutdown import StopToken
 
@@ -36,7 +36,7 @@ class LoopLink:
         name: str,
         *,
         health: LoopHealth,
-        logger: logging.Logger,
+        logger: SafeLogger,
     ) -> None:
         """Open nothing yet.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
 from datetime import timedelta
@@ -37,6 +36,7 @@ from .observers import (
     disposition_of,
 )
 from .registry import JobRegistry
+from .safe_log import safe_logger
 from .shutdown import StopToken
 
 _PRUNE_SECONDS: Final = 3_600.0
@@ -45,7 +45,7 @@ _LOGGED_ROWS: Final = 5
 # An observer cannot be stopped; one that is about to end may.
 _FINISH_SECONDS: Final = 0.25
 
-_logger = logging.getLogger(__name__)
+_logger = safe_logger(__name__)
 
 
 def run_reaper_loop(

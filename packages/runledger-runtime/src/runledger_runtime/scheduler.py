@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import closing
 from typing import Any, Final
 from uuid import UUID
@@ -18,13 +17,14 @@ from .cron import plan_fire
 from .errors import InvalidConfig, JobsConfigError, RuntimeLoopExit
 from .health import LoopHealth
 from .loop_link import LoopLink
+from .safe_log import safe_logger
 from .shutdown import StopToken
 
 # What another scheduler has locked it fires itself; should it die, somebody must look again.
 _CONTENDED_SECONDS: Final = 1.0
 _REMEMBERED_FAILURES: Final = 10_000
 
-_logger = logging.getLogger(__name__)
+_logger = safe_logger(__name__)
 
 
 def run_scheduler_loop(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import threading
 import time
@@ -13,6 +12,7 @@ import psycopg
 
 from .errors import TooFewConnections
 from .health import LoopHealth
+from .safe_log import safe_logger
 
 _SHORTAGE_SECONDS: Final = 60.0
 _TOO_MANY_CONNECTIONS: Final = "53300"
@@ -23,7 +23,7 @@ _NO_ROOM: Final = re.compile(
     r"too many clients|too many connections|remaining connection slots|no more connections allowed"
 )
 
-_logger = logging.getLogger(__name__)
+_logger = safe_logger(__name__)
 
 
 class ConnectionShortage:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable
 
 from .errors import ForkedSupervisorError
+from .safe_log import safe_logger
 
-_logger = logging.getLogger(__name__)
+_logger = safe_logger(__name__)
 
 
 class StopToken:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import warnings
 import weakref
@@ -31,6 +30,7 @@ from .health import LoopHealth, SupervisorHealth
 from .observers import JobLifecycleObserver, JobLifecycleObservers
 from .reaper import run_reaper_loop
 from .registry import JobRegistry
+from .safe_log import safe_logger
 from .scheduler import run_scheduler_loop
 from .shutdown import StopToken, SupervisorShutdown, check_process
 from .stop_sources import StopSource
@@ -42,7 +42,7 @@ WORKER_LOOP: Final = "worker"
 SCHEDULER_LOOP: Final = "scheduler"
 REAPER_LOOP: Final = "reaper"
 
-_logger = logging.getLogger(__name__)
+_logger = safe_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

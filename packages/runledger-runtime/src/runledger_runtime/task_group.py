@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -27,12 +26,14 @@ from .errors import (
     TaskFailedError,
     TooFewConnections,
     TooFewConnectionsError,
+    TooManyStuckHandlers,
 )
 from .health import LoopState
+from .safe_log import safe_logger
 from .shutdown import StopToken
 from .stop_sources import StopSource, watch
 
-_logger = logging.getLogger(__name__)
+_logger = safe_logger(__name__)
 
 
 class _Wake(Enum):
@@ -259,6 +260,9 @@ def _judged(name: str, loop_exit: RuntimeLoopExit) -> SupervisorError | None:
             return InvalidJobsConfigError(error, task=name)
         case TooFewConnections():
             return TooFewConnectionsError(name, loop_exit)
+        case TooManyStuckHandlers(stuck, most):
+            reason = f"{stuck} handlers go on after they were told to stop; {most} may"
+            return TaskExitedUnexpectedlyError(name, reason=reason)
         case _:
             return TaskExitedUnexpectedlyError(name)
 

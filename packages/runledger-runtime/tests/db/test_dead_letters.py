@@ -18,12 +18,15 @@ from runledger_core import (
     JobDefinitionSpec,
     JobEnqueue,
     JobFailure,
+    JobProgressUpdate,
 )
 from runledger_postgres import (
     claim_jobs,
+    complete_job_failure,
     connect_pool,
     enqueue_job,
     enqueue_jobs,
+    update_job_progress,
     upsert_job_definition,
 )
 from runledger_runtime import JobRegistry, JobsConfig, Supervisor
@@ -150,21 +153,30 @@ def test_reaper_tells_of_a_lease_that_expired_on_the_last_attempt(
     runledger_pool: ConnectionPool[Any],
 ) -> None:
     payments = Payments()
-    upsert_job_definition(runledger_pool, JobDefinitionSpec("payments.capture", max_attempts=1))
+    upsert_job_definition(runledger_pool, JobDefinitionSpec("payments.capture", max_attempts=3))
     enqueue_job(runledger_pool, JobEnqueue("payments.capture", {"order": 8}))
+    (first,) = claim_jobs(runledger_pool, worker_id="first", limit=1, lease_ttl_seconds=60)
+    again = JobFailure.retryable("payments.busy", "busy")
+    complete_job_failure(runledger_pool, first.lease, again, retry_delay_ms=1)
     (job,) = claim_jobs(runledger_pool, worker_id="gone", limit=1, lease_ttl_seconds=60)
+    update_job_progress(runledger_pool, job.lease, JobProgressUpdate(checkpoint={"step": 2}))
     with runledger_pool.connection() as connection:
+        # Lowered while it runs, so that it is neither the number of the attempt nor the claim's.
+        connection.execute("UPDATE runledger.job_queue SET max_attempts = 1")
         expire_lease(connection, job.id)
 
     with running(runledger_pool, payments, worker=False):
         assert payments.was_told.wait(30)
 
-    ((_, payload, info),) = payments.told
+    ((context, payload, info),) = payments.told
     assert payload == {"order": 8}
     assert (info.failure.code, info.reason) == (
         "job.lease_expired",
         JobDeadLetterReason.LEASE_EXPIRED,
     )
+    assert (context.job_id, context.worker_id, context.run_number) == (job.id, "gone", 1)
+    assert context.checkpoint == {"step": 2}
+    assert (context.attempt, context.max_attempts, info.max_attempts) == (2, 1, 1)
 
 
 def test_hook_that_raises_or_hangs_holds_up_neither_jobs_nor_the_stop(
@@ -192,6 +204,9 @@ def test_hook_that_raises_or_hangs_holds_up_neither_jobs_nor_the_stop(
         supervisor.shutdown_with_timeout(20)
     release.set()
 
+    with runledger_pool.connection() as connection:
+        query = "SELECT status::text, count(*) FROM runledger.job_queue GROUP BY status"
+        assert connection.execute(query).fetchall() == [("DEAD_LETTERED", 20)]
     assert sorted(payload["n"] for _, payload, _ in awkward.told) == list(range(20))  # type: ignore[index]  # a dict
 
 

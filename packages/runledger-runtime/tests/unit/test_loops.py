@@ -20,6 +20,7 @@ from runledger_runtime import (
     JobsConfig,
     LoopExit,
     LoopHealth,
+    LoopState,
     RuntimeLoopExit,
     StopToken,
     TooFewConnections,
@@ -114,6 +115,25 @@ def test_loop_refuses_only_its_own_settings_and_without_a_connection(
     assert refused.error.field == OWN_SETTINGS[name]
     # With the stop set already it returns without a query: nobody listens at that address.
     assert accepted is LoopExit.SHUTDOWN
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_loop_that_starts_with_the_stop_set_asks_for_no_connection(name: str):
+    stop, health, connects = StopToken(), LoopHealth(name), list[object]()
+    stop.request()
+
+    class Counted(psycopg.Connection[Any]):
+        @classmethod
+        def connect(cls, *arguments: Any, **_: Any) -> Counted:
+            connects.append(arguments)
+            raise psycopg.OperationalError("connection failed")
+
+    pool = ConnectionPool(connection_class=Counted, open=False)
+
+    assert LOOPS[name](pool, CONFIG, stop, health=health) is LoopExit.SHUTDOWN
+    assert connects == []
+    assert pool.closed
+    assert health.status(LoopState.STOPPED).last_error is None
 
 
 @pytest.mark.parametrize("name", LOOPS)

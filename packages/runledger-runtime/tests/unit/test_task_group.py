@@ -19,6 +19,7 @@ from runledger_runtime.errors import (
     TaskFailedError,
     TooFewConnections,
     TooFewConnectionsError,
+    TooManyStuckHandlers,
 )
 from runledger_runtime.health import LoopState
 from runledger_runtime.task_group import TaskGroup
@@ -206,6 +207,13 @@ def test_the_refused_setting_of_a_task_is_kept(group):
     assert caught.value.source is refused
     assert caught.value.task == "worker"
     assert caught.value.field == "poll_interval_ms"
+
+
+def test_too_many_stuck_handlers_are_why_the_loop_ended(group):
+    group.spawn("worker", lambda: TooManyStuckHandlers(9, 8))
+
+    with pytest.raises(TaskExitedUnexpectedlyError, match=r"asked to: 9 handlers .* 8 may"):
+        group.join()
 
 
 def test_too_few_connections_name_the_number_needed(group):
@@ -493,6 +501,43 @@ def test_a_request_starts_the_deadline_though_the_source_is_silent(group, stop, 
 
     with pytest.raises(ShutdownTimeoutError):
         group.run_until_shutdown(threading.Event(), 0.05)
+
+
+class Clock:
+    """Stands still until it is set, and counts how often it is read."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.reads = 0
+
+    def __call__(self):
+        self.reads += 1
+        return self.now
+
+    def wait_until_read_by(self, thread):
+        # A read that had begun before the last change may be the first of two.
+        enough = self.reads + 2
+        while thread.is_alive() and self.reads < enough:
+            thread.join(0.01)
+
+
+def test_the_budget_begins_with_the_stop_and_not_with_the_run(group, stuck, release, monkeypatch):
+    clock, gate = Clock(), Gate()
+    monkeypatch.setattr(time, "monotonic", clock)
+    group.spawn("worker", stuck)
+    thread, errors = run_in_thread(group, gate)
+    assert gate.is_waited_for.wait(10)
+
+    clock.now += 2 * LONG
+    gate.open.set()
+    clock.wait_until_read_by(thread)
+    clock.now += 0.9 * LONG
+    clock.wait_until_read_by(thread)
+    release.set()
+    thread.join(10)
+
+    assert errors == []
+    assert group.states == {"worker": LoopState.STOPPED}
 
 
 def test_a_failure_ends_the_run_with_the_original_error(group, cooperative):

@@ -1,4 +1,4 @@
-"""Release: give back a claim whose handler was not entered."""
+"""Release: give a claim back, so that no attempt is used up."""
 
 from __future__ import annotations
 
@@ -35,18 +35,21 @@ class ReleasedRow:
     woken: int = 0
 
 
-_LOCKED: Final = f"""
+_IS_STARTED: Final = """
+    q.progressed_claim_number = q.claim_number OR EXISTS (
+        SELECT
+        FROM runledger.job_logs AS g
+        WHERE g.job_id = q.id AND g.claim_number = q.claim_number
+    )
+"""
+_LOCKED: Final = """
     WITH locked AS MATERIALIZED (
         SELECT
             e.entry, q.id AS job_id, q.claim_number, q.run_number, q.attempt, q.worker_id,
-            q.leased_at, q.lease_expires_at,
-            q.progressed_claim_number = q.claim_number OR EXISTS (
-                SELECT
-                FROM runledger.job_logs AS g
-                WHERE g.job_id = q.id AND g.claim_number = q.claim_number
-            ) AS is_started
-        {LEASED_ENTRIES}
+            q.leased_at, q.lease_expires_at
 """
+_LOCKED_UNSTARTED: Final = f"{_LOCKED}, {_IS_STARTED} AS is_refused {LEASED_ENTRIES}"
+_LOCKED_ANYWAY: Final = f"{_LOCKED}, false AS is_refused {LEASED_ENTRIES}"
 _WRITE: Final = f"""
     {LIVE_ENTRIES}
     ), released AS (
@@ -69,7 +72,7 @@ _WRITE: Final = f"""
             last_error_message = NULL,
             updated_at = c.at
         FROM clock AS c
-        WHERE q.id = ANY (ARRAY(SELECT l.job_id FROM live AS l WHERE NOT l.is_started))
+        WHERE q.id = ANY (ARRAY(SELECT l.job_id FROM live AS l WHERE NOT l.is_refused))
         RETURNING q.id, q.job_type, q.is_ready
     ), events AS (
         INSERT INTO runledger.job_events (
@@ -89,15 +92,16 @@ _WRITE: Final = f"""
     )
     SELECT
         l.entry,
-        CASE WHEN l.is_started THEN 'NOT_APPLICABLE' ELSE 'STORED' END AS verdict,
+        CASE WHEN l.is_refused THEN 'NOT_APPLICABLE' ELSE 'STORED' END AS verdict,
         ({COUNT_WOKEN}) AS woken
     FROM live AS l
-    WHERE l.is_started OR l.job_id = ANY (ARRAY(SELECT r.id FROM released AS r))
+    WHERE l.is_refused OR l.job_id = ANY (ARRAY(SELECT r.id FROM released AS r))
     ORDER BY l.entry
 """
 
-RELEASE_JOBS: Final = Statement(f"{_LOCKED} {SKIP_LOCKED} {_WRITE}", ReleasedRow)
-RELEASE_JOB: Final = Statement(f"{_LOCKED} {WAIT_FOR_LOCK} {_WRITE}", ReleasedRow)
+RELEASE_JOBS: Final = Statement(f"{_LOCKED_UNSTARTED} {SKIP_LOCKED} {_WRITE}", ReleasedRow)
+RELEASE_JOB: Final = Statement(f"{_LOCKED_UNSTARTED} {WAIT_FOR_LOCK} {_WRITE}", ReleasedRow)
+GIVE_BACK_JOB: Final = Statement(f"{_LOCKED_ANYWAY} {WAIT_FOR_LOCK} {_WRITE}", ReleasedRow)
 
 
 def release_job(
@@ -149,6 +153,28 @@ def release_jobs(
         return []
     rows = run(db, Bound(RELEASE_JOBS, _release_parameters(leases, reason, retry_delay_ms)))
     return _release_verdicts(db, leases, rows)
+
+
+def give_back_job(db: Database, lease: JobLease, *, reason: str) -> None:
+    """Give back a claim whose handler its own worker has stopped, whatever it has stored so far.
+
+    Progress and checkpoint stay for the next claim, which has the same attempt number.
+
+    Args:
+        reason: As for `release_job`.
+
+    Raises:
+        ForbiddenError: `job.lease_owner_mismatch` if the lease is not live; nothing is changed.
+        UnavailableError: As `release_job`.
+
+    Transaction: as `release_job`.
+    """
+    bound = Bound(GIVE_BACK_JOB, _release_parameters([lease], reason, 0))
+    verdict = _release_verdicts(
+        db, [lease], run(db, bound, lock_timeout_ms=DEFAULT_LOCK_TIMEOUT_MS)
+    )[0]
+    if not verdict.is_stored:
+        raise verdict_refusal(verdict)
 
 
 def _release_parameters(

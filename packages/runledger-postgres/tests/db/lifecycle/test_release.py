@@ -14,10 +14,12 @@ from runledger_core import (
     RunledgerError,
     Scope,
 )
+from runledger_postgres.errors import QueryError
 from runledger_postgres.jobs import insert_claim_log, list_job_events
 from runledger_postgres.lifecycle import (
     WriteVerdict,
     complete_job_failure,
+    give_back_job,
     release_job,
     release_jobs,
     update_job_progress,
@@ -146,6 +148,34 @@ def test_repeated_release_answers_as_stored_while_the_job_waits(queue: Queue):
 
     assert release_jobs(queue.pool, [lease], reason="again") == [REPEATED]
     assert queue.image() == before
+
+
+def test_claim_that_has_stored_something_is_given_back_with_it(queue: Queue):
+    lease = queue.started()
+    update_job_progress(queue.pool, lease, JobProgressUpdate(done=1, total=2, checkpoint=[7]))
+    insert_claim_log(queue.pool, lease, level="INFO", message="begun")
+
+    give_back_job(queue.pool, lease, reason="SHUTDOWN")
+    give_back_job(queue.pool, lease, reason="SHUTDOWN")
+
+    job = queue.job(lease.job_id)
+    assert (job.status, job.attempt, job.status_reason) == (JobStatus.PENDING, 0, "SHUTDOWN")
+    assert (job.progress_done, job.progress_total, job.checkpoint) == (1, 2, [7])
+    (again,) = queue.claim()
+    assert again.lease.attempt == lease.attempt
+    assert again.lease.claim_number == lease.claim_number + 1
+    assert again.checkpoint == [7]
+
+
+def test_claim_that_is_not_live_is_not_given_back(queue: Queue):
+    lease = queue.started()
+    expire_lease(queue.pool, lease.job_id)
+
+    with pytest.raises(QueryError) as refused:
+        give_back_job(queue.pool, lease, reason="SHUTDOWN")
+
+    assert refused.value.code == "job.lease_owner_mismatch"
+    assert queue.job(lease.job_id).attempt == 1
 
 
 def test_release_of_another_worker_is_no_repeat(queue: Queue):

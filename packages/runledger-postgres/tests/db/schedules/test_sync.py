@@ -200,6 +200,32 @@ def test_joined_sync_is_undone_with_the_callers_transaction(schedules: Schedules
     assert stored(schedules) == {"b": True}
 
 
+BOUNDED: dict[str, Sync] = {
+    "additive": lambda db, specs: sync_job_schedules(db, specs, lock_timeout_ms=20),
+    "exact": lambda db, specs: sync_job_schedules_exact(
+        db, specs, scope={spec.name for spec in specs}, lock_timeout_ms=20
+    ),
+}
+
+
+@pytest.mark.parametrize("sync", BOUNDED.values(), ids=BOUNDED)
+def test_held_schedule_is_waited_for_no_longer_than_asked_though_the_caller_sets_no_bound(
+    schedules: Schedules, sync: Sync
+):
+    schedules.store("a")
+    before = schedules.row("a")
+    caller = schedules.database.connect()
+    # Sooner than the default bound of a sync, and far later than the one that is asked for.
+    caller.execute("SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = '3s'")
+
+    with schedules.held("a"), pytest.raises(RunledgerError) as caught:
+        sync(caller, [given("a"), given("b")])
+
+    assert caught.value.code == "db.lock_timeout"
+    assert caller.execute("SHOW lock_timeout").fetchone() == ("0",)
+    assert (stored(schedules), schedules.row("a")) == ({"a": True}, before)
+
+
 def test_syncs_of_overlapping_names_never_deadlock(schedules: Schedules):
     names = [f"schedule.{number:02}" for number in range(12)]
     barrier = threading.Barrier(SYNCING)

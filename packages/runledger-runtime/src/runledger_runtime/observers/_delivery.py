@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from typing import Final
 
 from runledger_core import JobLease
 
+from ..safe_log import safe_logger
 from ._events import JobLifecycleEvent, JobRunningEvent
 from ._lane import Call, Delivery, Lane, start_daemon
 from ._observer import CALLBACKS, JobLifecycleObservers
@@ -22,7 +22,7 @@ _LEAST_WAITING: Final = 64
 _HURRY_SECONDS: Final = 0.25
 _DROP_LOG_SECONDS: Final = 10.0
 
-_logger = logging.getLogger(__name__)
+_logger = safe_logger(__name__)
 
 
 class LifecycleDelivery:

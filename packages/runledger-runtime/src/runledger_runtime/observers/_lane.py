@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 import inspect
-import logging
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import KW_ONLY, dataclass, field
@@ -13,13 +12,14 @@ from typing import Final
 
 from runledger_core import JobLease, type_name
 
+from ..safe_log import safe_logger
 from ._events import JobLifecycleEvent
 from ._observer import JobLifecycleObserver, overridden_callbacks
 
 _MOST_THREADS: Final = 8
 _MOST_STUCK: Final = 8
 
-_logger = logging.getLogger(__name__)
+_logger = safe_logger(__name__)
 
 
 @dataclass(eq=False, slots=True)

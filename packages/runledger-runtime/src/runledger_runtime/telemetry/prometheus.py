@@ -6,7 +6,6 @@ waits for it; the rest is read when somebody scrapes.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 import weakref
@@ -30,6 +29,7 @@ from ..observers import (
     JobSucceededEvent,
     ObservedJob,
 )
+from ..safe_log import safe_logger
 from ..supervisor import Supervisor
 
 try:
@@ -55,7 +55,7 @@ _COUNT_CAP: Final = 10_000
 _QUEUE_CACHE_SECONDS: Final = 15.0
 _QUEUE_TIMEOUT_MS: Final = 2_000
 
-_logger = logging.getLogger(__name__)
+_logger = safe_logger(__name__)
 
 
 class PrometheusMetrics(JobLifecycleObserver):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-import traceback
 from collections.abc import Awaitable, Callable
-from types import TracebackType
+from contextlib import closing
 from typing import Final, TypeAlias, TypeGuard
 
 import psycopg
@@ -20,21 +19,17 @@ from runledger_core import (
     JobFailure,
     JsonValue,
     ValidationError,
-    sanitize_text,
     type_name,
 )
-from runledger_postgres.lifecycle import release_job
+from runledger_postgres.direct import connect_directly
+from runledger_postgres.lifecycle import give_back_job
 
 from ._context import WorkerJobContext
 from ._execution import Ending, Execution, Outcome
+from ._traceback import describe_exception, safe_text
 
 TIMEOUT_CODE: Final = "job.timeout_exceeded"
 RELEASE_REASON: Final = "SHUTDOWN"
-_HEAD_FRAMES: Final = 20
-_TAIL_FRAMES: Final = 20
-_CAUSES: Final = 8
-_TEXT_BYTES: Final = 2_048
-_TRACEBACK_BYTES: Final = 32_768
 # What most handlers come to; it is frozen, so one will do.
 _SUCCESS: Final = JobCompletion.success()
 # What handlers come to that left because an aborted stop told them to.
@@ -95,17 +90,26 @@ def is_shut_down(outcome: Outcome | None) -> TypeGuard[Outcome]:
 
 
 def give_back(outcome: Outcome) -> Outcome | None:
-    """Release a lease whose handler was told to leave, so that no attempt is used up.
+    """Give a job back whose handler was told to leave, so that no attempt is used up.
 
     Returns:
-        None if that is done; otherwise the outcome, to be stored as it is: the attempt has stored
-        progress or a log, or its row is held by others.
+        None if that is done; otherwise the outcome, to be stored as it is.
     """
     execution = outcome.execution
+    # Alone, so that it waits: a heartbeat of our own may hold the row at this moment.
     try:
-        # Alone, so that it waits: a heartbeat of our own may hold the row at this moment.
-        release_job(execution.pool, execution.job.lease, reason=RELEASE_REASON)
-    except Exception:  # noqa: BLE001  # the pool may be closed by now, or anything
+        give_back_job(execution.pool, execution.job.lease, reason=RELEASE_REASON)
+    except Exception:  # noqa: BLE001  # the pool may be closed by now, or used up, or anything
+        return _given_back_directly(outcome)
+    return None
+
+
+def _given_back_directly(outcome: Outcome) -> Outcome | None:
+    execution = outcome.execution
+    try:
+        with closing(connect_directly(execution.pool, "give back")) as connection:
+            give_back_job(connection, execution.job.lease, reason=RELEASE_REASON)
+    except Exception:  # noqa: BLE001  # as before
         return outcome
     return None
 
@@ -169,7 +173,7 @@ def _caught(execution: Execution, error: BaseException) -> tuple[JobFailure, str
 
 
 def _failure_of(error: BaseException) -> JobFailure:
-    text = f"{type_name(error)}: {_safe_text(error)}"
+    text = f"{type_name(error)}: {safe_text(error)}"
     # Both are Exceptions, but say that the process is in doubt.
     if isinstance(error, (MemoryError, RecursionError)):
         return JobFailure.panicked("job.handler_panic", text)
@@ -184,39 +188,3 @@ def _failure_of(error: BaseException) -> JobFailure:
 
 def _is_of_output(error: ValidationError) -> bool:
     return error.code.startswith("input.json_") and (error.field or "").startswith("output")
-
-
-def describe_exception(error: BaseException) -> str:
-    """Return a bounded traceback: head and tail frames, a few causes, cut texts."""
-    parts: list[str] = []
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen and len(parts) < _CAUSES:
-        seen.add(id(current))
-        lines = [
-            *_frames(current.__traceback__),
-            f"{type_name(current)}: {_safe_text(current)}",
-        ]
-        parts.append("\n".join(lines))
-        current = current.__cause__ or (
-            None if current.__suppress_context__ else current.__context__
-        )
-    text = "\n\nThe above exception led to this one:\n\n".join(reversed(parts))
-    return sanitize_text(text, max_bytes=_TRACEBACK_BYTES)
-
-
-def _frames(trace: TracebackType | None) -> list[str]:
-    frames = list(traceback.walk_tb(trace))
-    middle = len(frames) - _HEAD_FRAMES - _TAIL_FRAMES
-    chosen = frames if middle <= 0 else frames[:_HEAD_FRAMES] + frames[-_TAIL_FRAMES:]
-    lines = [
-        f'  File "{frame.f_code.co_filename}", line {number}, in {frame.f_code.co_name}'
-        for frame, number in chosen
-    ]
-    if middle > 0:
-        lines.insert(_HEAD_FRAMES, f"  ... {middle} frames ...")
-    return lines
-
-
-def _safe_text(error: BaseException) -> str:
-    return sanitize_text(error, max_bytes=_TEXT_BYTES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import threading
@@ -20,11 +19,12 @@ from runledger_postgres.lifecycle import HeartbeatVerdict, heartbeat_jobs
 from .._version import __version__
 from ..backoff import Outage
 from ..engine import EngineConnections
+from ..safe_log import safe_logger
 from ._book import LeaseBook
 from ._execution import Execution, ExecutionState
 from ._helper import Helper
 
-_logger = logging.getLogger(__name__)
+_logger = safe_logger(__name__)
 
 _LOST: Final = frozenset({"db.unavailable", "db.outcome_unknown"})
 _RECORD_WAIT_MS: Final = 250
@@ -113,13 +113,9 @@ class LeaseKeeper(Helper):
         """Tell whose lease is gone; return how long to wait for the next beat."""
         self._drop_connection()
         step = self._outage.failed()
-        self._tell_expired()
+        self._lose_expired()
         if step.is_worth_logging:
-            # Nothing may end this thread, least of all a filter of logging.
-            with suppress(Exception):
-                _logger.warning(
-                    "heartbeats wait for the database", extra={"failures": step.failures}
-                )
+            _logger.warning("heartbeats wait for the database", extra={"failures": step.failures})
         # A lease is short: try often enough to save it.
         return min(step.delay_seconds, self._ttl / 10)
 
@@ -143,7 +139,7 @@ class LeaseKeeper(Helper):
                 case HeartbeatVerdict.BUSY:
                     is_any_busy = True
                 case HeartbeatVerdict.CANCELED:
-                    _tell(execution, CancelReason.CANCELED)
+                    _cancel(execution, CancelReason.CANCELED)
                 case HeartbeatVerdict.LOST:
                     self._lose(execution)
         return is_any_busy
@@ -156,11 +152,10 @@ class LeaseKeeper(Helper):
             except QueryError as error:
                 if error.is_transient:
                     raise
-                with suppress(Exception):
-                    _logger.error(  # noqa: TRY400  # the driver's text may hold values
-                        "a lease cannot be renewed",
-                        extra={"job_id": str(execution.job.id), "code": error.code},
-                    )
+                _logger.error(  # noqa: TRY400  # the driver's text may hold values
+                    "a lease cannot be renewed",
+                    extra={"job_id": str(execution.job.id), "code": error.code},
+                )
         return is_any_busy
 
     def _renew(self, executions: list[Execution]) -> list[HeartbeatVerdict]:
@@ -191,15 +186,14 @@ class LeaseKeeper(Helper):
                 raise
             step = self._unrecorded.failed()
             if step.is_worth_logging:
-                with suppress(Exception):
-                    _logger.warning(
-                        "this worker is not shown in job_workers",
-                        extra={"code": error.code, "failures": step.failures},
-                    )
+                _logger.warning(
+                    "this worker is not shown in job_workers",
+                    extra={"code": error.code, "failures": step.failures},
+                )
         else:
             self._unrecorded.ended()
 
-    def _tell_expired(self) -> None:
+    def _lose_expired(self) -> None:
         now = time.monotonic()
         for execution in self._book.executions():
             if execution.lease_ends_at <= now:
@@ -209,9 +203,8 @@ class LeaseKeeper(Helper):
         # An ended attempt whose outcome was stored meanwhile looks lost too.
         if execution.state is not ExecutionState.RUNNING:
             return
-        _tell(execution, CancelReason.LEASE_LOST)
-        with suppress(Exception):
-            _logger.warning("lease lost", extra={"job_id": str(execution.job.id)})
+        _cancel(execution, CancelReason.LEASE_LOST)
+        _logger.warning("lease lost", extra={"job_id": str(execution.job.id)})
 
     def _open(self) -> Connection:
         if self._connection is None or self._connection.closed:
@@ -224,7 +217,7 @@ class LeaseKeeper(Helper):
             self._connection = None
 
 
-def _tell(execution: Execution, reason: CancelReason) -> None:
+def _cancel(execution: Execution, reason: CancelReason) -> None:
     # It takes a thread to cancel what runs on a lent connection; where there is none, the other
     # leases must be kept all the same.
     with suppress(RuntimeError):

@@ -31,6 +31,7 @@ from runledger_postgres.lifecycle import (
 
 from ..backoff import Outage
 from ..engine import EngineConnections, answer_seconds_of
+from ..safe_log import safe_logger
 from ._book import LeaseBook
 from ._execution import Execution
 from ._refused_claims import RefusedPart
@@ -39,7 +40,7 @@ from ._settling import Batch
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
 
-_logger = logging.getLogger(__name__)
+_logger = safe_logger(__name__)
 
 _WAIT_FOR_BUSY_MS: Final = 50
 OUTCOME_UNKNOWN: Final = "db.outcome_unknown"

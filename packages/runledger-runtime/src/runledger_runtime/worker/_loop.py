@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ from ..errors import InvalidConfig, JobsConfigError, LoopExit, RuntimeLoopExit
 from ..health import LoopHealth
 from ..observers import JobLifecycleObservers
 from ..registry import JobRegistry
+from ..safe_log import safe_logger
 from ..shortage import ConnectionShortage
 from ..shutdown import StopToken
 from ._book import LeaseBook
@@ -35,7 +35,7 @@ from ._wakeup import Listener, SleepMarks
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
 
-_logger = logging.getLogger(__name__)
+_logger = safe_logger(__name__)
 
 # The names under which the parts open theirs.
 _CONNECTIONS: Final = ("pump", "lease keeper")
@@ -65,8 +65,8 @@ def run_worker_loop(
     Returns:
         `SHUTDOWN` after a stop, the refused setting before any database work, `TooFewConnections`
         if the server has had no room for one of the loop's connections for the first minute, or
-        `COMPLETED` if more than `max_stuck_handlers` threads are stuck and the process should be
-        restarted.
+        `TooManyStuckHandlers` if more than `max_stuck_handlers` are stuck and the process should
+        be restarted.
 
     Raises:
         BaseException: What ended one of the loop's threads; handlers were told to stop, and those
@@ -172,15 +172,14 @@ class _Worker:
             raise self._failures[0]
         if self._shortage.verdict is not None and not self._asked.is_requested:
             return self._shortage.verdict
-        return LoopExit.COMPLETED if self._pump.is_unhealthy else LoopExit.SHUTDOWN
+        return self._pump.verdict or LoopExit.SHUTDOWN
 
     def _helper_failed(self, error: BaseException) -> None:
         """End the worker: nobody may keep its leases now, or give up who overstays."""
         self._failures.append(error)
         self._health.failed(error)
         self._stop.request("a thread of the worker failed")
-        with suppress(Exception):
-            _logger.critical("a thread of the worker failed", exc_info=error)
+        _logger.critical("a thread of the worker failed", exc_info=error)
         # As at an abort, but on the thread that has nothing else to do any more.
         with suppress(RuntimeError):
             self._book.cancel_all(CancelReason.SHUTDOWN)

@@ -6,7 +6,6 @@ commits are shared under load and a lone job waits for nobody.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
@@ -19,8 +18,10 @@ from runledger_postgres.lifecycle import ClaimedJob, ClaimRequest, UndecodableJo
 
 from ..config import JobsConfig
 from ..dead_letters import DeadLetterHooks
+from ..errors import TooManyStuckHandlers
 from ..health import LoopHealth
 from ..registry import JobRegistry
+from ..safe_log import safe_logger
 from ..shutdown import StopToken
 from ._attempt import RELEASE_REASON
 from ._book import LeaseBook
@@ -33,7 +34,7 @@ from ._settling import Batch, Settling
 from ._sleep import Sleep
 from ._slots import HandlerSlots
 
-_logger = logging.getLogger(__name__)
+_logger = safe_logger(__name__)
 
 # Data, integrity, limits of the program, raised by a trigger: another try would fail as well.
 _CLASSES_OF_DATA: Final = frozenset({"22", "23", "54", "P0"})
@@ -84,6 +85,13 @@ class Pump:
             poll_interval_seconds=config.poll_interval_ms / 1000,
         )
         stop.add_callback(self.wake)
+
+    @property
+    def verdict(self) -> TooManyStuckHandlers | None:
+        """Why the worker ended by itself; None if it did not."""
+        if not self.is_unhealthy:
+            return None
+        return TooManyStuckHandlers(self._stuck, self._config.max_stuck_handlers)
 
     @property
     def is_unhealthy(self) -> bool:
@@ -150,8 +158,14 @@ class Pump:
             self._gather()
 
     def _count_stuck(self, change: int) -> None:
+        was_unhealthy = self.is_unhealthy
         self._stuck += change
         self._health.stuck_handlers_changed(self._stuck)
+        if self.is_unhealthy and not was_unhealthy:
+            _logger.critical(
+                "too many handlers ignore their cancel token; the worker ends",
+                extra={"stuck": self._stuck, "max_stuck_handlers": self._config.max_stuck_handlers},
+            )
         self._health.unhealthy(
             "too many handlers ignore their cancel token" if self.is_unhealthy else None
         )

@@ -31,11 +31,12 @@ from runledger_postgres.lifecycle import (
 from ..backoff import DEFAULT_BACKOFF, Outage, spread
 from ..dead_letters import DeadLetter
 from ..registry import JobRegistry
+from ..safe_log import safe_logger
 from ._book import LeaseBook
 from ._execution import Execution, Outcome
 from ._observing import Observing
 
-_logger = logging.getLogger(__name__)
+_logger = safe_logger(__name__)
 
 _LEAST_REST_SECONDS: Final = 0.005
 _MOST_REST_SECONDS: Final = 0.25

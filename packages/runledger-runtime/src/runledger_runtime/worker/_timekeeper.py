@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Final
 
 from runledger_core import CancelReason
 
 from ..event_loop import EventLoop
+from ..safe_log import safe_logger
 from ._attempt import timeout_failure
 from ._book import LeaseBook
 from ._execution import Ending, Execution, Outcome
 from ._helper import Helper
 from ._slots import Deliver
 
-_logger = logging.getLogger(__name__)
+_logger = safe_logger(__name__)
 
 _LOOK_SECONDS: Final = 0.25
 
@@ -85,5 +85,4 @@ def _going_on() -> Generator[None]:
     try:
         yield
     except Exception:
-        with suppress(Exception):
-            _logger.exception("the timekeeper goes on after an error")
+        _logger.exception("the timekeeper goes on after an error")

@@ -6,7 +6,6 @@ only makes pick-up slower.
 
 from __future__ import annotations
 
-import logging
 import secrets
 import threading
 import time
@@ -22,9 +21,11 @@ from runledger_postgres.wakeup import CANCEL_CHANNEL, DROP_MARKS, TAKE_MARKS, WA
 
 from ..backoff import Outage, spread
 from ..engine import EngineConnections
+from ..failure_log import failure_fields
+from ..safe_log import safe_logger
 from ._helper import Helper
 
-_logger = logging.getLogger(__name__)
+_logger = safe_logger(__name__)
 
 _PROBE_CHANNEL: Final = "runledger_probe"
 _SEND_ECHO: Final = "SELECT pg_notify(%(channel)s, %(token)s)::text"
@@ -76,9 +77,19 @@ class Listener(Helper):
         while not self._finished.is_set():
             try:
                 self._listen()
-            except Exception:  # noqa: BLE001  # `configure` and callables of the user's, too
+            except Exception as error:  # noqa: BLE001  # `configure` and callables of the user's, too
                 self.is_proven, self.token = False, None
-                self._finished.wait(self._outage.failed().delay_seconds)
+                self._finished.wait(self._failed(error))
+
+    def _failed(self, error: Exception) -> float:
+        """Tell of an outage, now and then; return the seconds until the next try."""
+        step = self._outage.failed()
+        if step.is_worth_logging and not self._finished.is_set():
+            _logger.warning(
+                "notifications cannot be listened for, so jobs are found by polling only",
+                extra=failure_fields(error) | {"failures": step.failures},
+            )
+        return step.delay_seconds
 
     def _listen(self) -> None:
         connection = self._connections.connect("listener")
@@ -89,7 +100,9 @@ class Listener(Helper):
                     connection.execute(f"LISTEN {channel}")  # pyright: ignore[reportArgumentType]  # constants of ours
             self.echo_sent_at = None
             self.token = secrets.token_hex(8)
-            self._outage.ended()
+            failures = self._outage.ended()
+            if failures:
+                _logger.info("notifications are listened for again", extra={"failures": failures})
             # Whatever was notified while nobody listened is found by a poll.
             self._on_wake(None)
             while not self._finished.is_set():

@@ -17,12 +17,14 @@ from runledger_postgres.lifecycle import heartbeat_job, reap_expired_leases
 from runledger_runtime import reaper
 from runledger_runtime.config import JobsConfig
 from runledger_runtime.errors import LoopExit
+from runledger_runtime.health import LoopHealth
 from runledger_runtime.observers import (
     DeadLettered,
     JobLeaseReapedEvent,
     JobLifecycleObserver,
     JobLifecycleObservers,
     RetryScheduled,
+    _delivery,
 )
 from runledger_runtime.reaper import run_reaper_loop
 from runledger_runtime.registry import JobRegistry
@@ -30,7 +32,9 @@ from runledger_runtime.shutdown import StopToken
 from runledger_test_support import expire_lease
 
 from .._running_loop import WAIT_SECONDS, RunningLoop
+from .._watched_loop import WatchedHealth
 
+TOO_SLOW = "lifecycle observers are too slow; the newest event was dropped"
 SKIPPED = "dead-letter hooks skipped at the stop"
 STORED = "SELECT next_run_at, status::text FROM runledger.job_queue"
 DELAY = "SELECT retry_delay_ms FROM runledger.job_attempts"
@@ -71,6 +75,7 @@ def running_reaper(
     hook: Any = None,
     *observers: JobLifecycleObserver,
     interval_seconds: int = 3_600,
+    health: LoopHealth | None = None,
 ) -> Iterator[RunningLoop]:
     running = RunningLoop()
     registry = JobRegistry()
@@ -83,6 +88,7 @@ def running_reaper(
             config,
             running.stop,
             registry=registry,
+            health=health,
             observers=JobLifecycleObservers(observers),
         )
     )
@@ -294,3 +300,31 @@ def test_observer_that_runs_at_the_stop_is_not_waited_for(
         assert not let_go.is_set()
         let_go.set()
     assert "lifecycle observers are still running at the stop" in caplog.text
+
+
+def test_as_many_ends_as_one_commit_may_hold_wait_for_a_slow_observer_twice(
+    runledger_pool: ConnectionPool[Any],
+    events: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_delivery, "OBSERVER_SECONDS", WAIT_SECONDS)
+    may_go = threading.Event()
+
+    class Slow(JobLifecycleObserver):
+        def on_job_lease_reaped(self, event: JobLeaseReapedEvent) -> None:
+            assert may_go.wait(WAIT_SECONDS)
+            events.put(event)
+
+    # Two full batches, one behind the other.
+    ids = {job.id for job in expired_jobs(runledger_pool, 200)}
+    health = WatchedHealth("reaper")
+    with running_reaper(runledger_pool, None, Slow(), health=health):
+        # The third pass finds nothing more: all ends were handed over.
+        backlogs = [health.passes.get(timeout=WAIT_SECONDS) for _ in range(3)]
+        may_go.set()
+        assert TOO_SLOW not in caplog.messages
+        told = {events.next(JobLeaseReapedEvent).job.job_id for _ in range(200)}
+
+    assert backlogs == [None, None, 0]
+    assert told == ids

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from runledger_core import (
     JobFailureKind,
     Scope,
 )
-from runledger_postgres import cancel_job, enqueue_job
+from runledger_postgres import cancel_job, enqueue_job, enqueue_jobs
 from runledger_runtime.observers import (
     DeadLettered,
     JobCompletionPersistenceOperation,
@@ -29,10 +30,12 @@ from runledger_runtime.observers import (
     JobRunningEvent,
     JobSucceededEvent,
     RetryScheduled,
+    _delivery,
 )
 from runledger_test_support import expire_lease
 
 WAIT_SECONDS = 30.0
+TOO_SLOW = "lifecycle observers are too slow; the newest event was dropped"
 
 JOB = "SELECT status::text, progress_done, progress_total, next_run_at FROM runledger.job_queue"
 ATTEMPT = "SELECT outcome::text, retry_delay_ms FROM runledger.job_attempts"
@@ -332,3 +335,51 @@ def test_worker_without_observers_has_no_threads_for_them(
 
     assert has_run.wait(WAIT_SECONDS)
     assert [name for name in names if "observer" in name] == before
+
+
+def test_as_many_starts_and_ends_as_there_are_slots_wait_for_a_slow_observer(  # noqa: PLR0917  # fixtures
+    runledger_pool: ConnectionPool[Any],
+    start_observed: Any,
+    look: Look,
+    *,
+    eventually: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_delivery, "OBSERVER_SECONDS", WAIT_SECONDS)
+    begun, may_end = threading.Semaphore(0), threading.Event()
+    is_next_begun, may_go = threading.Event(), threading.Event()
+    told: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+
+    class Slow(JobLifecycleObserver):
+        def on_job_running(self, event: JobRunningEvent) -> None:
+            assert may_go.wait(WAIT_SECONDS)
+            told.put(("running", event.job.job_id))
+
+        def on_job_succeeded(self, event: JobSucceededEvent) -> None:
+            told.put(("succeeded", event.job.job_id))
+
+    def handler(_context: Any, payload: Any) -> None:
+        if payload == {"n": "next"}:
+            is_next_begun.set()
+            return
+        begun.release()
+        assert may_end.wait(WAIT_SECONDS)
+
+    start_observed(handler, Slow(), max_global_concurrency=100, lease_ttl_seconds=600)
+    requests = [JobEnqueue("jobs.one", {"n": n}) for n in range(100)]
+    ids = [job.id for job in enqueue_jobs(runledger_pool, requests)]
+    for _ in ids:
+        assert begun.acquire(timeout=WAIT_SECONDS)
+    may_end.set()
+    ended = "SELECT count(*) FROM runledger.job_queue WHERE status = 'SUCCEEDED'"
+    eventually(lambda: look(ended) == (100,))
+    # Who claims the next job has handed over what was told of those before.
+    ids.append(enqueue_job(runledger_pool, JobEnqueue("jobs.one", {"n": "next"})).id)
+    assert is_next_begun.wait(WAIT_SECONDS)
+
+    may_go.set()
+    assert TOO_SLOW not in caplog.messages
+    found = {told.get(timeout=WAIT_SECONDS) for _ in range(2 * len(ids))}
+
+    assert found == {(kind, job_id) for kind in ("running", "succeeded") for job_id in ids}

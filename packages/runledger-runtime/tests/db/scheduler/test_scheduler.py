@@ -27,6 +27,13 @@ from ._scheduling import (
 )
 
 FAILING = "a schedule cannot be fired; it is tried again"
+WAITING_PASSES = """
+SELECT count(*)
+FROM pg_locks AS l
+JOIN pg_stat_activity AS a USING (pid)
+WHERE l.relation = 'runledger.job_schedules'::regclass AND NOT l.granted
+    AND a.datname = current_database() AND a.wait_event_type = 'Lock'
+"""
 
 
 def now_of(pool):
@@ -313,3 +320,22 @@ def test_an_exact_sync_that_holds_the_table_stops_neither_the_loop_nor_its_end(
 
     assert fires_of(runledger_pool) == ["2026-02-27T10:00:00Z"]
     sync.rollback()
+
+
+def test_a_stop_while_a_pass_waits_for_the_table_ends_the_loop_within_three_seconds(
+    runledger_pool, runledger_database, eventually
+):
+    make_schedule(runledger_pool)
+    holder = runledger_database.connect()
+    holder.execute("LOCK TABLE runledger.job_schedules IN ACCESS EXCLUSIVE MODE")
+    observer = runledger_database.connect_directly(autocommit=True)
+
+    with running_scheduler(runledger_pool) as running:
+        eventually(lambda: observer.execute(WAITING_PASSES).fetchone() == (1,))
+        running.stop.request("test")
+        running.thread.join(3)
+        has_ended = not running.thread.is_alive()
+        holder.rollback()
+
+    assert has_ended
+    assert jobs_of(runledger_pool) == []

@@ -23,7 +23,7 @@ from runledger_core import (
 from runledger_postgres import enqueue_job, enqueue_jobs, get_job
 from runledger_postgres.jobs import JobRecord, list_job_attempts, list_job_logs
 from runledger_postgres.lifecycle import cancel_job
-from runledger_runtime.errors import LoopExit
+from runledger_runtime.errors import LoopExit, TooManyStuckHandlers
 from runledger_runtime.health import LoopState
 from runledger_test_support.ageing import expire_lease
 
@@ -333,7 +333,7 @@ def test_coroutines_that_swallow_cancellation_end_the_worker_beyond_the_cap(
 
     for door in doors:
         door()
-    assert worker.exits == [LoopExit.COMPLETED]
+    assert worker.exits == [TooManyStuckHandlers(2, 1)]
 
 
 def test_coroutine_that_blocks_the_loop_costs_no_lease_and_is_reported(

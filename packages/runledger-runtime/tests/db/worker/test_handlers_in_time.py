@@ -12,7 +12,7 @@ from psycopg_pool import ConnectionPool
 from runledger_core import CancelReason, JobCancelled, JobEnqueue, JobStatus, Scope
 from runledger_postgres import WorkerState, enqueue_job, get_job, list_workers
 from runledger_postgres.lifecycle import cancel_job, claim_jobs, complete_job_success
-from runledger_runtime.errors import LoopExit
+from runledger_runtime.errors import TooManyStuckHandlers
 from runledger_runtime.health import LoopState
 from runledger_test_support.ageing import expire_lease
 
@@ -70,8 +70,11 @@ def test_handler_that_swallows_the_timeout_keeps_no_slot(
     assert job.last_error_code == "job.timeout_exceeded"
 
 
-def test_too_many_stuck_handlers_end_the_worker(
-    runledger_pool: ConnectionPool[Any], start_worker: Any, eventually: Eventually
+def test_too_many_stuck_handlers_end_the_worker_and_are_told(
+    runledger_pool: ConnectionPool[Any],
+    start_worker: Any,
+    eventually: Eventually,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     release = threading.Event()
     worker = start_worker(
@@ -83,7 +86,9 @@ def test_too_many_stuck_handlers_end_the_worker(
     eventually(lambda: bool(worker.exits))
 
     release.set()
-    assert worker.exits == [LoopExit.COMPLETED]
+    assert worker.exits == [TooManyStuckHandlers(2, 1)]
+    told = [record for record in caplog.records if record.levelname == "CRITICAL"]
+    assert [vars(record)["stuck"] for record in told] == [2]
 
 
 def test_worker_with_too_many_stuck_handlers_says_so_while_it_drains(

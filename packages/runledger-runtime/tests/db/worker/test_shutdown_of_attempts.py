@@ -1,4 +1,4 @@
-"""What an aborted stop does to attempts: none is used up by it, where that can be helped."""
+"""What an aborted stop does to attempts: none is used up by it, if the database can be reached."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from psycopg_pool import ConnectionPool
 
 from runledger_core import JobEnqueue, JobFailure
 from runledger_postgres import enqueue_job
+from runledger_postgres.errors import QueryUnavailableError
 from runledger_runtime.errors import LoopExit
+from runledger_runtime.worker import _attempt
 
 STATE = (
     "SELECT status::text || ' ' || attempt || ' ' || coalesce(last_error_code, '-')"
@@ -98,25 +100,37 @@ def test_row_that_another_transaction_holds_for_a_moment_uses_up_no_attempt(
     assert look(STATE) == "PENDING 0 -"
 
 
-def test_attempt_that_has_stored_progress_is_on_record_and_tried_again(
-    runledger_pool: ConnectionPool[Any], start_worker: Any, look: Any
+@pytest.mark.parametrize("stores", ["progress", "log", "log of the last attempt"])
+def test_attempt_that_has_stored_something_is_given_back_with_it(
+    runledger_pool: ConnectionPool[Any], start_worker: Any, look: Any, stores: str
 ) -> None:
     began = threading.Event()
 
     def handler(context: Any, _payload: Any) -> None:
-        context.progress(1, 2)
+        if stores == "progress":
+            context.progress(1, 2, checkpoint={"page": 1})
+        else:
+            context.log("INFO", "begun")
         began.set()
         context.wait(60)
         context.raise_if_cancelled()
 
     worker = start_worker({"jobs.patient": handler})
-    enqueue_job(runledger_pool, JobEnqueue("jobs.patient", {}))
+    most = 1 if "last" in stores else 3
+    enqueue_job(runledger_pool, JobEnqueue("jobs.patient", {}, max_attempts=most))
     assert began.wait(30)
 
     worker.stop.abort()
 
     assert worker.end() is LoopExit.SHUTDOWN
-    assert look(STATE) == "PENDING 1 job.worker_shutdown"
+    assert look(STATE) == "PENDING 0 -"
+    if stores == "progress":
+        kept = (
+            "SELECT progress_done || '/' || progress_total || checkpoint FROM runledger.job_queue"
+        )
+        assert look(kept) == '1/2{"page": 1}'
+    else:
+        assert look("SELECT count(*) FROM runledger.job_logs") == 1
 
 
 def test_failure_of_its_own_counts_though_the_handler_was_told(
@@ -130,7 +144,7 @@ def test_failure_of_its_own_counts_though_the_handler_was_told(
     assert look(STATE) == "DEAD_LETTERED 1 test.no"
 
 
-def test_attempt_is_on_record_where_the_pool_cannot_give_it_back(
+def test_attempt_is_given_back_though_the_pool_is_closed(
     runledger_pool: ConnectionPool[Any], start_worker: Any, look: Any
 ) -> None:
     def leave(context: Any) -> None:
@@ -138,5 +152,21 @@ def test_attempt_is_on_record_where_the_pool_cannot_give_it_back(
         context.raise_if_cancelled()
 
     abort_in(start_worker, runledger_pool, leave)
+
+    assert look(STATE) == "PENDING 0 -"
+
+
+def test_attempt_that_cannot_be_given_back_is_on_record_and_tried_again(
+    runledger_pool: ConnectionPool[Any],
+    start_worker: Any,
+    look: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_arguments: object, **_keywords: object) -> None:
+        raise QueryUnavailableError("db.unavailable", "not now")
+
+    monkeypatch.setattr(_attempt, "give_back_job", fail)
+
+    abort_in(start_worker, runledger_pool, lambda context: context.raise_if_cancelled())
 
     assert look(STATE) == "PENDING 1 job.worker_shutdown"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -54,6 +55,29 @@ def test_listener_that_was_killed_comes_back_and_the_worker_is_woken_again(
         eventually(lambda old=listener: look(LISTENER) not in {None, old})
         enqueue_job(runledger_pool, JobEnqueue("jobs.one", {}))
         eventually(lambda number=number: look(SUCCEEDED) == number)
+
+
+def test_direct_address_that_leads_nowhere_is_told_once_and_jobs_are_polled_for(
+    runledger_pool: ConnectionPool[Any],
+    start_worker: Any,
+    eventually: Eventually,
+    look: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    start_worker(
+        {"jobs.one": lambda _context, _payload: None},
+        direct_database_url="postgresql://127.0.0.1:1/nowhere?connect_timeout=1",
+        poll_interval_ms=50,
+    )
+    for number in range(1, 4):
+        enqueue_job(runledger_pool, JobEnqueue("jobs.one", {}))
+        eventually(lambda number=number: look(SUCCEEDED) == number)
+
+    unheard = "notifications cannot be listened for, so jobs are found by polling only"
+    eventually(lambda: any(record.getMessage() == unheard for record in caplog.records))
+    (told,) = [record for record in caplog.records if record.getMessage() == unheard]
+    assert told.levelno == logging.WARNING
+    assert "refused" in vars(told)["reason"]
 
 
 def test_cancel_that_nobody_heard_is_seen_once_the_listener_is_back(

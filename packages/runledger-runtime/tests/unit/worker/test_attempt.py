@@ -44,10 +44,10 @@ def test_result_of_after_the_attempt_was_given_up_is_dropped(
 
 
 class NamelessEndError(NamelessError):
-    """One that cannot be described either."""
+    """One that cannot be told from others either."""
 
     @property
-    def __cause__(self) -> BaseException | None:  # type: ignore[override]  # the fault
+    def __class__(self) -> type[BaseException]:  # type: ignore[override]  # the fault
         raise LookupError
 
 

@@ -1,0 +1,27 @@
+"""Loggers of the engine: what they cannot log is lost, and nothing else."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import Any
+
+
+class SafeLogger(logging.LoggerAdapter[logging.Logger]):
+    """Log as the logger does, but raise nothing.
+
+    Filters are the host's, and run on the engine's threads: one that raises must end neither a loop
+    nor a thread that keeps leases.
+    """
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """Log a record, if that can be done."""
+        # The caller is one frame farther away than the logger thinks.
+        kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
+        with suppress(Exception):
+            self.logger.log(level, msg, *args, **kwargs)
+
+
+def safe_logger(name: str) -> SafeLogger:
+    """Return the safe form of the logger of a module."""
+    return SafeLogger(logging.getLogger(name), {})
