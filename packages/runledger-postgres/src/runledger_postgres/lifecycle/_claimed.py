@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from typing import Final
 from uuid import UUID
@@ -61,7 +61,14 @@ CLAIMED_COLUMNS: Final = """
 
 @dataclass(frozen=True, slots=True)
 class ClaimedJob:
-    """A job leased to a worker: what a handler needs, and the lease that fences its writes."""
+    """A job leased to a worker: what a handler needs, and the lease that fences its writes.
+
+    Attributes:
+        payload: For the handler, which may change it.
+        checkpoint: As `payload`; UNSET if nothing is stored.
+        payload_json: The payload as it is stored.
+        checkpoint_json: The checkpoint as it is stored; None if nothing is.
+    """
 
     lease: JobLease
     job_type: str
@@ -74,6 +81,8 @@ class ClaimedJob:
     lease_expires_at: datetime
     payload: JsonValue
     checkpoint: JsonValue | Unset
+    payload_json: str = field(repr=False)
+    checkpoint_json: str | None = field(default=None, repr=False)
     trace_context: str | None = None
 
     @property
@@ -141,5 +150,7 @@ def _job(
         lease_expires_at=row.lease_expires_at,
         payload=payload,
         checkpoint=checkpoint,
+        payload_json=row.payload_json,
+        checkpoint_json=row.checkpoint_json,
         trace_context=row.trace_context,
     )

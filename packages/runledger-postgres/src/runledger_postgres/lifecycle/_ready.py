@@ -12,9 +12,11 @@ from .._rows import Statement
 
 FLIP_LIMIT: Final = 1_000
 
-# A row whose counters are at their ends cannot be claimed once more: the overflow would fail the
-# whole claim, and its neighbours with it. For a row aliased q.
-_IS_COUNTABLE: Final = "(q.attempt < 2147483647 AND q.claim_number < 9223372036854775807)"
+# A row whose counters are at their ends, or that somebody gave numbers below their beginning,
+# cannot be claimed once more: it would fail the whole claim, and its neighbours with it. For q.
+_IS_COUNTABLE: Final = (
+    "(q.attempt < 2147483647 AND q.claim_number BETWEEN 0 AND 9223372036854775806)"
+)
 
 # The types of a claim, each once, and where to begin: the arguments are `wanted_parameters`.
 WANTED_TYPES: Final = """unnest(

@@ -451,7 +451,11 @@ def test_failure_after_a_joined_claim_reaches_the_caller_who_undoes_it(queue: Qu
 
 @pytest.mark.parametrize(
     "counters",
-    ["attempt = 2147483647, max_attempts = 2147483647", "claim_number = 9223372036854775807"],
+    [
+        "attempt = 2147483647, max_attempts = 2147483647",
+        "claim_number = 9223372036854775807",
+        "claim_number = -1",
+    ],
 )
 def test_row_whose_counter_is_at_its_end_does_not_stop_its_neighbours(queue: Queue, counters: str):
     before, spent, after = queue.enqueue(3)

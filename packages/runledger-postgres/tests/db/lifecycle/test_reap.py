@@ -327,6 +327,23 @@ def test_row_that_takes_no_write_at_all_is_reported_and_stops_nobody(queue: Queu
     assert [error.job_id for error in result.deferred] == [leases[0].job_id]
 
 
+@pytest.mark.parametrize("numbers", ["claim_number = -5", "attempt = 0", "worker_id = ' '"])
+def test_lease_that_no_claim_gave_ends_and_costs_the_others_nothing(queue: Queue, numbers: str):
+    queue.enqueue(2)
+    odd, plain = queue.leases(2)
+    for lease in (odd, plain):
+        expire_lease(queue.pool, lease.job_id)
+    queue.execute(f"UPDATE runledger.job_queue SET {numbers} WHERE id = %s", odd.job_id)
+
+    result = reap(queue)
+
+    assert ids(result) == [plain.job_id]
+    assert result.deferred == []
+    assert [queue.job(lease.job_id).status for lease in (odd, plain)] == [JobStatus.PENDING] * 2
+    # Its numbers break the invariants: no history leads to them.
+    queue.execute("DELETE FROM runledger.job_queue WHERE id = %s", odd.job_id)
+
+
 def test_bad_row_leaves_the_callers_transaction_usable(queue: Queue):
     queue.enqueue(2)
     leases = queue.leases(2)
