@@ -38,6 +38,8 @@ class LoopStatus:
         running_jobs: Jobs that the loop holds: those that run, and those whose end is being stored;
             None if it runs none by its nature.
         job_slots: How many it may run at once; None as before.
+        is_woken: Whether notifications reach it, so that it need not wait for its next poll; None
+            if it listens for none.
     """
 
     name: str
@@ -53,6 +55,7 @@ class LoopStatus:
     missing_connections: tuple[str, ...] = ()
     running_jobs: int | None = None
     job_slots: int | None = None
+    is_woken: bool | None = None
 
     @property
     def is_healthy(self) -> bool:
@@ -98,6 +101,7 @@ class LoopHealth:
         self._missing_connections: tuple[str, ...] = ()
         self._count_running: Callable[[], int] | None = None
         self._job_slots: int | None = None
+        self._is_woken: Callable[[], bool] | None = None
 
     def passed(self, *, backlog: int | None = None) -> None:
         """Report a complete pass.
@@ -133,6 +137,11 @@ class LoopHealth:
         with self._lock:
             self._count_running, self._job_slots = count, slots
 
+    def listens(self, *, is_heard: Callable[[], bool]) -> None:
+        """Report how to tell whether notifications arrive, whenever somebody asks."""
+        with self._lock:
+            self._is_woken = is_heard
+
     def unhealthy(self, reason: str | None) -> None:
         """Report why the process should be restarted, or with None that it need not be."""
         with self._lock:
@@ -154,4 +163,5 @@ class LoopHealth:
                 missing_connections=self._missing_connections,
                 running_jobs=None if self._count_running is None else self._count_running(),
                 job_slots=self._job_slots,
+                is_woken=None if self._is_woken is None else self._is_woken(),
             )

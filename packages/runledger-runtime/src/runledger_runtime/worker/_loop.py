@@ -128,7 +128,10 @@ class _Worker:
         marks: SleepMarks | None = None
         self._types = frozenset(registry.registered_types())
         if config.wakeups:
-            self._listener = Listener(self._direct, on_wake=self._wake, on_cancel=self._cancel)
+            self._listener = listener = Listener(
+                self._direct, on_wake=self._wake, on_cancel=self._cancel
+            )
+            health.listens(is_heard=lambda: listener.is_proven)
             marks = SleepMarks(self._direct, self._listener, sorted(self._types))
         self._observing = _observing(observers, config, stop)
         self._pump = Pump(

@@ -12,6 +12,7 @@ from psycopg_pool import ConnectionPool
 
 from runledger_core import JobEnqueue, Scope
 from runledger_postgres import cancel_job, enqueue_job
+from runledger_runtime.health import LoopState
 
 Eventually = Callable[[Callable[[], bool]], None]
 
@@ -46,8 +47,9 @@ ASLEEP_MS = 120_000
 def test_listener_that_was_killed_comes_back_and_the_worker_is_woken_again(
     runledger_pool: ConnectionPool[Any], start_worker: Any, eventually: Eventually, look: Any
 ) -> None:
-    start_worker({"jobs.one": lambda _context, _payload: None}, poll_interval_ms=ASLEEP_MS)
+    worker = start_worker({"jobs.one": lambda _context, _payload: None}, poll_interval_ms=ASLEEP_MS)
     eventually(lambda: look(MARKS) == 1)
+    assert worker.health.status(LoopState.RUNNING).is_woken is True
 
     for number in range(1, 4):
         listener = look(LISTENER)
@@ -64,7 +66,7 @@ def test_direct_address_that_leads_nowhere_is_told_once_and_jobs_are_polled_for(
     look: Any,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    start_worker(
+    worker = start_worker(
         {"jobs.one": lambda _context, _payload: None},
         direct_database_url="postgresql://127.0.0.1:1/nowhere?connect_timeout=1",
         poll_interval_ms=50,
@@ -78,6 +80,7 @@ def test_direct_address_that_leads_nowhere_is_told_once_and_jobs_are_polled_for(
     (told,) = [record for record in caplog.records if record.getMessage() == unheard]
     assert told.levelno == logging.WARNING
     assert "refused" in vars(told)["reason"]
+    assert worker.health.status(LoopState.RUNNING).is_woken is False
 
 
 def test_cancel_that_nobody_heard_is_seen_once_the_listener_is_back(
