@@ -18,7 +18,7 @@ from ..errors import CatalogError
 from ..middleware import JobMiddleware
 from ..registry import JobRegistry, check_backoff, check_retry_delay
 from ._definitions import CatalogDefinitions
-from ._entries import CatalogJob
+from ._entries import CatalogJob, require_kind
 from ._requests import CatalogRequests
 from ._schedules import CatalogSchedules
 from ._workflows import CatalogWorkflows
@@ -102,12 +102,13 @@ class JobCatalog(CatalogDefinitions, CatalogSchedules, CatalogRequests, CatalogW
                 `catalog.frozen`.
         """
         self._check_not_frozen()
-        if not isinstance(defaults, JobCatalogDefaults):  # pyright: ignore[reportUnnecessaryIsInstance]  # not all callers are checked
-            raise CatalogError(
-                "catalog.invalid_definition_value",
-                "defaults are a JobCatalogDefaults",
-                field="defaults",
-            )
+        require_kind(
+            defaults,
+            JobCatalogDefaults,
+            "catalog.invalid_definition_value",
+            "defaults are a JobCatalogDefaults",
+            field="defaults",
+        )
         self._defaults = defaults
         return self
 
@@ -120,12 +121,13 @@ class JobCatalog(CatalogDefinitions, CatalogSchedules, CatalogRequests, CatalogW
         """
         self._check_not_frozen()
         job = self._jobs[self.require_job_type(job_type)]
-        if not isinstance(overrides, JobCatalogDefinitionOverrides):  # pyright: ignore[reportUnnecessaryIsInstance]  # not all callers are checked
-            raise CatalogError(
-                "catalog.invalid_job_definition_value",
-                "overrides are a JobCatalogDefinitionOverrides",
-                field="overrides",
-            )
+        require_kind(
+            overrides,
+            JobCatalogDefinitionOverrides,
+            "catalog.invalid_job_definition_value",
+            "overrides are a JobCatalogDefinitionOverrides",
+            field="overrides",
+        )
         overrides.check_for(job.handler.job_type)
         job.overrides = overrides
         return self

@@ -11,7 +11,7 @@ from runledger_postgres.definitions import (
 )
 
 from ..errors import CatalogError
-from ._entries import CatalogEntries
+from ._entries import CatalogEntries, require_kind
 from .scope import JobCatalogSyncScope
 
 
@@ -61,12 +61,13 @@ class CatalogDefinitions(CatalogEntries):
             raise CatalogError(
                 "catalog.empty_exact_sync_catalog", "an exact sync of no job would disable all"
             )
-        if not isinstance(scope, JobCatalogSyncScope):  # pyright: ignore[reportUnnecessaryIsInstance]  # not all callers are checked
-            raise CatalogError(
-                "catalog.invalid_exact_sync_scope",
-                "a scope is a JobCatalogSyncScope",
-                field="scope",
-            )
+        require_kind(
+            scope,
+            JobCatalogSyncScope,
+            "catalog.invalid_exact_sync_scope",
+            "a scope is a JobCatalogSyncScope",
+            field="scope",
+        )
         outside = sorted(set(self._jobs) - scope.job_types)
         if outside:
             raise CatalogError(

@@ -91,3 +91,21 @@ class CatalogEntries:
             raise CatalogError(
                 "catalog.frozen", "a Supervisor uses this catalog; it no longer changes"
             )
+
+
+def require_kind(
+    value: object,
+    kind: type[object],
+    code: str,
+    message: str,
+    *,
+    field: str,
+    entry_index: int | None = None,
+) -> None:
+    """Refuse an argument of another class; not all callers are checked.
+
+    Raises:
+        CatalogError: With this code.
+    """
+    if not isinstance(value, kind):
+        raise CatalogError(code, message, field=field, entry_index=entry_index)

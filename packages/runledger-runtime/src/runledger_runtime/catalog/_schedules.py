@@ -15,7 +15,7 @@ from runledger_postgres.schedules import (
 )
 
 from ..errors import CatalogError
-from ._entries import CatalogEntries
+from ._entries import CatalogEntries, require_kind
 from .schedule_spec import CatalogJobScheduleSpec
 from .scope import JobCatalogScheduleSyncScope
 
@@ -146,12 +146,13 @@ class CatalogSchedules(CatalogEntries):
 
         Transaction: as `sync_schedules_exact`.
         """
-        if not isinstance(scope, JobCatalogScheduleSyncScope):  # pyright: ignore[reportUnnecessaryIsInstance]  # not all callers are checked
-            raise CatalogError(
-                "catalog.invalid_exact_schedule_sync_scope",
-                "a scope is a JobCatalogScheduleSyncScope",
-                field="scope",
-            )
+        require_kind(
+            scope,
+            JobCatalogScheduleSyncScope,
+            "catalog.invalid_exact_schedule_sync_scope",
+            "a scope is a JobCatalogScheduleSyncScope",
+            field="scope",
+        )
         schedules = self._checked(specs)
         outside = sorted({schedule.name for schedule in schedules} - scope.names)
         if outside:
@@ -163,12 +164,13 @@ class CatalogSchedules(CatalogEntries):
         return sync_job_schedules_exact(db, schedules, scope=sorted(scope.names))
 
     def _checked(self, specs: Iterable[CatalogJobScheduleSpec]) -> Sequence[JobScheduleUpsert]:
-        if not isinstance(specs, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # not all callers are checked
-            raise CatalogError(
-                "catalog.invalid_schedule_spec",
-                "schedules are a list of CatalogJobScheduleSpec",
-                field="specs",
-            )
+        require_kind(
+            specs,
+            Iterable,
+            "catalog.invalid_schedule_spec",
+            "schedules are a list of CatalogJobScheduleSpec",
+            field="specs",
+        )
         found: dict[str, JobScheduleUpsert] = {}
         for index, spec in enumerate(specs):
             self._require_enabled_job(spec, entry_index=index)
@@ -185,13 +187,14 @@ class CatalogSchedules(CatalogEntries):
     def _require_enabled_job(
         self, spec: CatalogJobScheduleSpec, *, entry_index: int | None = None
     ) -> None:
-        if not isinstance(spec, CatalogJobScheduleSpec):  # pyright: ignore[reportUnnecessaryIsInstance]  # not all callers are checked
-            raise CatalogError(
-                "catalog.invalid_schedule_spec",
-                "a schedule is a CatalogJobScheduleSpec",
-                field="spec",
-                entry_index=entry_index,
-            )
+        require_kind(
+            spec,
+            CatalogJobScheduleSpec,
+            "catalog.invalid_schedule_spec",
+            "a schedule is a CatalogJobScheduleSpec",
+            field="spec",
+            entry_index=entry_index,
+        )
         try:
             self.require_catalog_enabled_job_type(spec.job_type)
         except CatalogError as error:

@@ -337,7 +337,7 @@ def test_worker_without_observers_has_no_threads_for_them(
     assert [name for name in names if "observer" in name] == before
 
 
-def test_as_many_starts_and_ends_as_there_are_slots_wait_for_a_slow_observer(  # noqa: PLR0917  # fixtures
+def test_as_many_starts_and_ends_as_there_are_slots_wait_for_a_slow_observer(  # fixtures
     runledger_pool: ConnectionPool[Any],
     start_observed: Any,
     look: Look,
