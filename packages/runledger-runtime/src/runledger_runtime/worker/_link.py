@@ -96,10 +96,14 @@ class PumpLink:
         return Execution(job, self._pool, lease_ends_at=lease_ends_at, is_reported=is_reported)
 
     def round(self, batch: Batch, claim: ClaimRequest | None) -> RoundResult:
-        """Run one round.
+        """Run one round, within a third of a lease's length, 1 to 10 seconds.
+
+        Outcomes that were cut off before get twice as long each time, up to two thirds of a lease.
 
         Raises:
             QueryError: Nothing is stored, unless the outcome is unknown.
+
+        Transaction: one of its own.
         """
         connection = self._open()
         self._claimed_at = time.monotonic()
@@ -130,7 +134,11 @@ class PumpLink:
             return find(connection, claim)
 
     def waiting_round(self, batch: Batch) -> RoundResult:
-        """Store outcomes that were all busy, waiting a little for the first one's row."""
+        """Store outcomes that were all busy, waiting a little for the first one's row.
+
+        Raises:
+            QueryError: As `round`.
+        """
         connection = self._open()
         with self._limit(connection, batch):
             return run_waiting_round(
@@ -142,7 +150,11 @@ class PumpLink:
             )
 
     def release(self, leases: Sequence[JobLease], *, reason: str) -> None:
-        """Give claims back that were not entered; what others hold for longer runs out."""
+        """Give claims back that were not entered; what others hold for longer runs out.
+
+        Raises:
+            QueryError: Some may not have been given back.
+        """
         connection = self._open()
         with self._connections.use(connection, self._deadline_seconds):
             verdicts = release_jobs(connection, leases, reason=reason)
