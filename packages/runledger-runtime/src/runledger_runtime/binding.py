@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, NoReturn, Protocol, TypeAlias, cast
+from types import MappingProxyType
+from typing import Any, Final, NoReturn, Protocol, TypeAlias, cast
 
 from runledger_core import (
     HandlerResult,
@@ -26,6 +28,8 @@ HandlerFunction: TypeAlias = Callable[[JobContext, Any], HandlerResult | Awaitab
 
 DeadLetterFunction: TypeAlias = Callable[[JobContext, JsonValue, JobDeadLetterInfo], object]
 """Is told of a job that was given up."""
+
+_MOST_WRAPPERS: Final = 32
 
 Refusals: TypeAlias = type[CatalogError] | type[RegistryError]
 """Whose codes a refusal has."""
@@ -113,11 +117,10 @@ def check_sees(middleware: JobMiddleware, handler: RegisteredHandler, *, error: 
 
 
 def is_async_function(function: object) -> bool:
-    """Tell whether a call returns a coroutine."""
+    """Tell whether a call with a context returns a coroutine."""
+    inner = _unwrapped(function)
     # The second is for an instance whose class is callable.
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004  # asks for the method, not whether
-    )
+    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(_call_of(inner))
 
 
 def bind_handler(job_type: object, handler: object, *, error: Refusals) -> RegisteredHandler:
@@ -175,6 +178,34 @@ def _bound(
         is_async=is_async_function(execute),
         decode=decode,
     )
+
+
+def _unwrapped(function: object) -> object:
+    """Return what is called in the end, under what only passes calls on."""
+    for _ in range(_MOST_WRAPPERS):
+        inner = _inner(function)
+        if inner is function:
+            break
+        function = inner
+    return function
+
+
+def _inner(function: Any) -> object:
+    if isinstance(function, functools.partial):
+        return cast("object", function.func)
+    if isinstance(function, staticmethod) or inspect.ismethod(function):
+        return cast("object", function.__func__)
+    if inspect.isfunction(function):
+        # What has wrapped another may await it; what `singledispatch` made returns what it chose.
+        is_dispatched = isinstance(getattr(function, "registry", None), MappingProxyType)
+        return cast("Any", function).dispatch(JobContext) if is_dispatched else function
+    # The same goes for an instance: only what is written in C has no say of its own.
+    is_written_in_python = inspect.isfunction(_call_of(function))
+    return function if is_written_in_python else getattr(function, "__wrapped__", function)
+
+
+def _call_of(function: object) -> object:
+    return getattr(type(function), "__call__", None)  # noqa: B004  # the method, not whether
 
 
 def _check_function(function: object, *, arguments: int, error: Refusals) -> None:

@@ -68,7 +68,9 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         "job.blocks_event_loop": "A service was called that would block the event loop.",
         "job.handler_exception": "The handler raised something that is no `JobFailure`.",
         "job.handler_not_registered": "The worker holds a job whose type it has no handler for.",
-        "job.handler_not_started": "The worker could not start a thread for the handler.",
+        "job.handler_not_started": (
+            "The worker could neither start a thread for the handler nor give the job back."
+        ),
         "job.handler_panic": "The handler raised what puts the process in doubt.",
         "job.invalid_handler_result": (
             "The handler returned neither None nor a completion nor a failure."
@@ -108,7 +110,9 @@ NEXT_STEPS: Final[Mapping[str, str]] = MappingProxyType(
         "job.blocks_event_loop": "Await `asyncio.to_thread` of it, or `asyncio.sleep` to wait.",
         "job.handler_exception": "Read the traceback in the job's log; it is tried again.",
         "job.handler_not_registered": "Register a handler for the type, then requeue the job.",
-        "job.handler_not_started": "Look for what uses up threads or memory; it is tried again.",
+        "job.handler_not_started": (
+            "Look for what uses up threads or memory; it is tried again while attempts are left."
+        ),
         "job.handler_panic": "Read the traceback in the job's log; requeue it once that is mended.",
         "job.invalid_handler_result": "Return None, a `JobCompletion` or a `JobFailure`.",
         "job.invalid_output": "Return less, or a reference to where it is kept.",

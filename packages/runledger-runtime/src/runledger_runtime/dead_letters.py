@@ -32,6 +32,7 @@ from runledger_core import (
     type_name,
 )
 
+from .backoff import Outage
 from .event_loop import refuse_on_event_loop
 from .loan import Loan
 from .registry import DEAD_LETTER_SECONDS, JobRegistry
@@ -44,21 +45,33 @@ _logger = safe_logger(__name__)
 
 HOOK_SECONDS: Final = DEAD_LETTER_SECONDS
 _MOST_AT_ONCE: Final = 8
+_MOST_STUCK: Final = 8
 
 DeadLetterHook: TypeAlias = Callable[[JobContext, JsonValue, JobDeadLetterInfo], object]
+Decode: TypeAlias = Callable[[], JsonValue]
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A job that was given up, as its handler is told of it."""
+    """A job that was given up, as its handler is told of it.
+
+    Attributes:
+        payload: Returns it as it is stored; called on the hook's thread, may raise.
+        checkpoint: As `payload`; None if nothing is stored.
+    """
 
     lease: JobLease
     job_type: str
     _: KW_ONLY
     organization_id: UUID | None
-    payload: JsonValue
-    checkpoint: JsonValue
+    payload: Decode
+    checkpoint: Decode
     info: JobDeadLetterInfo
+
+
+def decoded(value: JsonValue | Unset) -> Decode:
+    """Return what returns a value that was decoded for the hook alone; None for UNSET."""
+    return lambda: None if isinstance(value, Unset) else value
 
 
 @dataclass(eq=False, slots=True)
@@ -81,6 +94,7 @@ class _Hook:
 
     letter: DeadLetter
     group: _Group
+    lending: HookLending
     due_at: float = 0.0
 
 
@@ -88,8 +102,9 @@ class DeadLetterHooks:
     """Calls `on_dead_letter` of registered handlers, after the dead letter is committed.
 
     Best effort: at most eight at once and off the job slots, each for ten seconds, after which it
-    is no longer waited for. What a hook raises is logged and changes nothing; a crash loses it.
-    The dead letter itself is in the database.
+    is told to stop and no longer waited for. While more than eight go on regardless no other is
+    called. What a hook raises is logged and changes nothing; a crash loses it. The dead letter
+    itself is in the database.
     """
 
     def __init__(self, registry: JobRegistry, pool: ConnectionPool[Any]) -> None:
@@ -100,6 +115,9 @@ class DeadLetterHooks:
         self._changed = threading.Condition(self._lock)
         self._waiting: deque[_Hook] = deque()
         self._running: set[_Hook] = set()
+        # No longer waited for, while their threads go on.
+        self._stuck: set[_Hook] = set()
+        self._skips = Outage()
         self._starts_left: float = math.inf
         self._is_abandoned = False
         self._watch: threading.Thread | None = None
@@ -115,7 +133,7 @@ class DeadLetterHooks:
 
         Args:
             then: Called once, from any thread, when all of them are over: at once if there are
-                none, never if one of them is skipped.
+                none, never if one of them is skipped by a stop.
         """
         wanted = [letter for letter in letters if self._hook_of(letter) is not None]
         if not wanted:
@@ -124,7 +142,7 @@ class DeadLetterHooks:
             return
         group = _Group(len(wanted), then)
         with self._lock:
-            self._waiting.extend(_Hook(letter, group) for letter in wanted)
+            self._waiting.extend(_Hook(letter, group, HookLending(self._pool)) for letter in wanted)
             self._start_waiting()
 
     def stop(self) -> None:
@@ -164,6 +182,9 @@ class DeadLetterHooks:
     def _start_waiting(self) -> None:
         while self._waiting and self._starts_left and len(self._running) < _MOST_AT_ONCE:
             hook = self._waiting.popleft()
+            if len(self._stuck) > _MOST_STUCK:
+                self._skip(hook)
+                continue
             self._starts_left -= 1
             hook.due_at = time.monotonic() + HOOK_SECONDS
             name = f"runledger-dead-letter-{hook.letter.job_type}"
@@ -175,6 +196,23 @@ class DeadLetterHooks:
         if self._running and self._watch is None:
             self._watch = _start_daemon(self._watch_time, name="runledger-dead-letters")
 
+    def _skip(self, hook: _Hook) -> None:
+        step = self._skips.failed()
+        if step.is_worth_logging:
+            _logger.error(
+                "dead-letter hooks hang; others are skipped until some have returned",
+                extra=_fields(hook) | {"stuck": len(self._stuck), "skipped": step.failures},
+            )
+        hook.group.one_is_over()
+
+    def _returned(self, hook: _Hook) -> None:
+        if hook in self._running:
+            self._over(hook)
+            return
+        self._stuck.discard(hook)
+        if len(self._stuck) <= _MOST_STUCK and (skipped := self._skips.ended()):
+            _logger.warning("dead-letter hooks are called again", extra={"skipped": skipped})
+
     def _over(self, hook: _Hook) -> None:
         self._running.remove(hook)
         hook.group.one_is_over()
@@ -182,10 +220,16 @@ class DeadLetterHooks:
         self._changed.notify_all()
 
     def _end_overdue(self) -> float:
-        """Wait no longer for hooks whose time is over; return the seconds until the next one's."""
+        """Stop and wait no longer for hooks whose time is over.
+
+        Returns:
+            The seconds until the next one's is.
+        """
         now = time.monotonic()
         for hook in [each for each in self._running if each.due_at <= now]:
             _logger.error("a dead-letter hook takes too long", extra=_fields(hook))
+            hook.lending.end()
+            self._stuck.add(hook)
             self._over(hook)
         # Whatever starts meanwhile is due later than this.
         return max(0.0, min((each.due_at for each in self._running), default=now) - now)
@@ -200,17 +244,21 @@ class DeadLetterHooks:
         try:
             tell = self._hook_of(hook.letter)
             if tell is not None:
-                context = EndedJobContext(hook.letter, self._pool)
-                tell(context, hook.letter.payload, hook.letter.info)
+                context = EndedJobContext(hook.letter, hook.lending)
+                tell(context, hook.letter.payload(), hook.letter.info)
         except BaseException as error:  # noqa: BLE001  # a hook must not end its thread
             _logger.error(  # noqa: TRY400  # the exception's text may hold the payload
                 "a dead-letter hook failed", extra=_fields(hook) | {"error": type_name(error)}
             )
         finally:
             with self._lock:
-                # One that took too long has been counted already.
-                if hook in self._running:
-                    self._over(hook)
+                self._returned(hook)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether hooks run or wait."""
+        with self._lock:
+            return bool(self._running or self._waiting)
 
 
 def _start_daemon(run: Callable[[], None], *, name: str) -> threading.Thread | None:
@@ -227,13 +275,54 @@ def _fields(hook: _Hook) -> dict[str, object]:
     return {"job_id": str(hook.letter.lease.job_id), "job_type": hook.letter.job_type}
 
 
+class HookLending:
+    """Lends connections to one hook, until its time is over."""
+
+    def __init__(self, pool: ConnectionPool[Any]) -> None:
+        """Lend of this pool."""
+        self.is_over: threading.Event = threading.Event()
+        self._pool = pool
+        self._lock = threading.Lock()
+        self._lent: list[Loan] = []
+
+    def end(self) -> None:
+        """Lend nothing more, and cancel what runs on lent connections."""
+        with self._lock:
+            self.is_over.set()
+            lent = list(self._lent)
+        for loan in lent:
+            # A round trip each. Without a thread the statement goes on.
+            _start_daemon(loan.cancel_statement, name="runledger-cancel")
+
+    @contextmanager
+    def lend(self) -> Generator[psycopg.Connection[Any]]:
+        """Lend a connection, reset on return."""
+        self._refuse_if_over()
+        with self._pool.connection() as connection:
+            loan = Loan(connection, self._pool)
+            with self._lock:
+                self._refuse_if_over()
+                self._lent.append(loan)
+            try:
+                # Committed after the block, rolled back if it raises, as the pool itself does.
+                with connection:
+                    yield connection
+            finally:
+                with self._lock:
+                    self._lent.remove(loan)
+                loan.end()
+
+    def _refuse_if_over(self) -> None:
+        if self.is_over.is_set():
+            raise JobCancelled(CancelReason.TIMEOUT)
+
+
 class EndedJobContext(JobContext):
     """The context of a job that has ended: its data, and connections of the pool."""
 
-    def __init__(self, letter: DeadLetter, pool: ConnectionPool[Any]) -> None:
+    def __init__(self, letter: DeadLetter, lending: HookLending) -> None:
         """Take the job's data."""
-        self._pool = pool
-        self._cancelled = threading.Event()
+        self._lending = lending
         self.job_id: UUID = letter.lease.job_id
         self.job_type: JobType = JobType(letter.job_type)
         self.run_number: int = letter.lease.run_number
@@ -241,18 +330,18 @@ class EndedJobContext(JobContext):
         self.max_attempts: int = letter.info.max_attempts
         self.organization_id: UUID | None = letter.organization_id
         self.worker_id: WorkerId = WorkerId(letter.lease.worker_id)
-        self.checkpoint: JsonValue = letter.checkpoint
+        self.checkpoint: JsonValue = letter.checkpoint()
         self.deadline: datetime = datetime.now(UTC)
 
     @property
     def cancelled(self) -> threading.Event:
-        """An event that nobody sets."""
-        return self._cancelled
+        """The event that is set when the hook's time is over."""
+        return self._lending.is_over
 
     @property
     def cancel_reason(self) -> CancelReason | None:
-        """None: the job was not stopped, it has ended."""
-        return None
+        """TIMEOUT when the hook's time is over, None before."""
+        return CancelReason.TIMEOUT if self._lending.is_over.is_set() else None
 
     def remaining(self) -> float:
         """Return 0: the attempt is over."""
@@ -285,13 +374,11 @@ class EndedJobContext(JobContext):
 
     @contextmanager
     def connection(self) -> Generator[psycopg.Connection[Any]]:
-        """Lend a connection of the user's pool, reset on return."""
+        """Lend a connection of the user's pool, cancelled with the hook, reset on return.
+
+        Raises:
+            JobCancelled: The hook's time is over.
+        """
         refuse_on_event_loop()
-        with self._pool.connection() as connection:
-            loan = Loan(connection, self._pool)
-            try:
-                # Committed after the block, rolled back if it raises, as the pool itself does.
-                with connection:
-                    yield connection
-            finally:
-                loan.end()
+        with self._lending.lend() as connection:
+            yield connection

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import selectors
+import socket
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Coroutine, Generator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from queue import SimpleQueue
-from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from runledger_core import ValidationError
 
+from .call_threads import CallThreads, StuckCalls
+from .forked_child import EndsForkedChild
 from .safe_log import safe_logger
 
 _logger = safe_logger(__name__)
@@ -23,12 +27,9 @@ _LAG_SECONDS: Final = 1.0
 _WARN_AGAIN_SECONDS: Final = 60.0
 _FINISH_SECONDS: Final = 1.0
 _MOST_FRAMES: Final = 40
-_MOST_CALL_THREADS: Final = 32
 
 ResultT = TypeVar("ResultT")
 Parameters = ParamSpec("Parameters")
-
-_Call: TypeAlias = Callable[[], None]
 
 
 class EventLoop:
@@ -43,6 +44,7 @@ class EventLoop:
         self._lock = threading.Lock()
         self._holders = 0
         self._thread: _LoopThread | None = None
+        self._stuck_calls: tuple[StuckCalls, ...] = ()
 
     @contextmanager
     def held(self) -> Generator[None]:
@@ -71,13 +73,12 @@ class EventLoop:
 
         Raises:
             RuntimeError: There is no thread to be had.
+            OSError: There is no file descriptor to be had.
         """
         with self._lock:
             # In a forked child the thread of the parent is dead.
             if self._thread is None or not self._thread.is_alive():
-                thread = _LoopThread()
-                thread.start()
-                self._thread = thread
+                self._thread = _started_thread()
             self._thread.loop.call_soon_threadsafe(lambda: function(*args, **kwargs))
 
     def run(
@@ -115,11 +116,36 @@ class EventLoop:
                 self.call_soon(cancel)
                 raise
 
+    def count_stuck_calls(
+        self, grace_seconds: float, *, on_change: Callable[[], object]
+    ) -> StuckCalls:
+        """Count calls of `asyncio.to_thread` that go on though their coroutine was cancelled.
+
+        A thread that such a call keeps is replaced.
+
+        Args:
+            grace_seconds: How long they may.
+            on_change: Called from any thread when the count has changed.
+        """
+        counted = StuckCalls(grace_seconds, on_change)
+        with self._lock:
+            self._stuck_calls += (counted,)
+        return counted
+
+    def stop_counting(self, counted: StuckCalls) -> None:
+        """Count no more of them."""
+        with self._lock:
+            self._stuck_calls = tuple(kept for kept in self._stuck_calls if kept is not counted)
+
     def look(self) -> None:
-        """Warn of a coroutine that blocks the loop; call this now and then, from one thread."""
-        thread = self._thread
-        if thread is not None:
-            thread.look(time.monotonic())
+        """Look for what is stuck, and warn of it; call this now and then, from one thread."""
+        thread, counts = self._thread, self._stuck_calls
+        if thread is None:
+            return
+        now = time.monotonic()
+        thread.look(now)
+        if counts:
+            thread.calls.look(now, counts)
 
 
 def refuse_on_event_loop() -> None:
@@ -136,6 +162,25 @@ def refuse_on_event_loop() -> None:
         )
 
 
+def _new_loop() -> asyncio.AbstractEventLoop:
+    # Short of file descriptors asyncio leaves half a loop, which complains when it is collected.
+    with selectors.DefaultSelector():
+        for end in socket.socketpair():
+            end.close()
+    return asyncio.new_event_loop()
+
+
+def _started_thread() -> _LoopThread:
+    thread = _LoopThread()
+    try:
+        thread.start()
+    except BaseException:
+        # It has file descriptors.
+        thread.loop.close()
+        raise
+    return thread
+
+
 def _hand_over(task: asyncio.Task[ResultT], ended: Future[ResultT]) -> None:
     if task.cancelled():
         ended.set_exception(asyncio.CancelledError())
@@ -150,8 +195,10 @@ class _LoopThread(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(name="runledger-event-loop", daemon=True)
-        self.loop = asyncio.new_event_loop()
-        self.loop.set_default_executor(_DaemonExecutor())
+        self.loop = _new_loop()
+        self.calls = CallThreads()
+        self.loop.set_default_executor(self.calls)
+        self._pid = os.getpid()
         self._is_finished = False
         self._finishing: asyncio.Task[None] | None = None
         self._asked_at: float | None = None
@@ -160,7 +207,9 @@ class _LoopThread(threading.Thread):
     def run(self) -> None:
         while not self._is_finished:
             try:
-                self.loop.run_forever()
+                with EndsForkedChild():
+                    self.loop.run_forever()
+                    self._refuse_child()
             except BaseException:
                 # SystemExit of a task that a handler left behind: others run here, too.
                 _logger.exception("a task tried to end the event loop")
@@ -186,6 +235,10 @@ class _LoopThread(threading.Thread):
                 self._stack(),
                 extra={"seconds": round(now - self._asked_at, 1)},
             )
+
+    def _refuse_child(self) -> None:
+        if os.getpid() != self._pid:
+            raise RuntimeError("a forked child must not await: the event loop is its parent's")
 
     def _answer(self) -> None:
         self._asked_at = None
@@ -213,58 +266,12 @@ class _LoopThread(threading.Thread):
         self.loop.stop()
 
 
-class _DaemonExecutor(ThreadPoolExecutor):
-    """Runs calls of `asyncio.to_thread` on daemon threads.
+def _leave_the_copied_loop() -> None:
+    # In the child of a fork: what else is on the loop is the parent's to run.
+    thread = threading.current_thread()
+    if isinstance(thread, _LoopThread):
+        thread.loop.stop()
 
-    Those of a `ThreadPoolExecutor` hold the interpreter at exit; an event loop takes only such, so
-    this is one by name.
-    """
 
-    def __init__(self) -> None:
-        super().__init__(max_workers=1)
-        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
-        self._count_lock = threading.Lock()
-        self._count = 0
-        self._idle = 0
-
-    def submit(
-        self,
-        fn: Callable[Parameters, ResultT],
-        /,
-        *args: Parameters.args,
-        **kwargs: Parameters.kwargs,
-    ) -> Future[ResultT]:
-        future: Future[ResultT] = Future()
-
-        def call() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                result = fn(*args, **kwargs)
-            except BaseException as error:  # noqa: BLE001  # raised again where it is awaited
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        with self._count_lock:
-            if self._idle > 0:
-                self._idle -= 1
-            elif self._count < _MOST_CALL_THREADS:
-                threading.Thread(target=self._run, name="runledger-call", daemon=True).start()
-                self._count += 1
-        self._calls.put(call)
-        return future
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002  # as its base
-        del wait, cancel_futures
-        with self._count_lock:
-            for _ in range(self._count):
-                self._calls.put(None)
-
-    def _run(self) -> None:
-        while (call := self._calls.get()) is not None:
-            call()
-            # What it was given must not live until the next call.
-            del call
-            with self._count_lock:
-                self._idle += 1
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_the_copied_loop)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from uuid import UUID
 
 from runledger_core import RunledgerError, type_name
 
@@ -40,6 +41,8 @@ class LoopStatus:
         job_slots: How many it may run at once; None as before.
         is_woken: Whether notifications reach it, so that it need not wait for its next poll; None
             if it listens for none.
+        has_hooks: Whether dead-letter hooks run or wait.
+        left_out_jobs: Jobs whose claim the server refused when it was last tried.
     """
 
     name: str
@@ -56,6 +59,8 @@ class LoopStatus:
     running_jobs: int | None = None
     job_slots: int | None = None
     is_woken: bool | None = None
+    has_hooks: bool = False
+    left_out_jobs: tuple[UUID, ...] = ()
 
     @property
     def is_healthy(self) -> bool:
@@ -103,6 +108,9 @@ class LoopHealth:
         self._job_slots: int | None = None
         self._is_woken: Callable[[], bool] | None = None
 
+        self._has_hooks: Callable[[], bool] | None = None
+        self._left_out_jobs: tuple[UUID, ...] = ()
+
     def passed(self, *, backlog: int | None = None) -> None:
         """Report a complete pass.
 
@@ -142,6 +150,16 @@ class LoopHealth:
         with self._lock:
             self._is_woken = is_heard
 
+    def calls_hooks(self, has_hooks: Callable[[], bool]) -> None:
+        """Report how to tell whether dead-letter hooks run or wait, whenever somebody asks."""
+        with self._lock:
+            self._has_hooks = has_hooks
+
+    def jobs_left_out(self, jobs: Sequence[UUID]) -> None:
+        """Report the jobs whose claim the server refuses."""
+        with self._lock:
+            self._left_out_jobs = tuple(jobs)
+
     def unhealthy(self, reason: str | None) -> None:
         """Report why the process should be restarted, or with None that it need not be."""
         with self._lock:
@@ -149,6 +167,8 @@ class LoopHealth:
 
     def status(self, state: LoopState) -> LoopStatus:
         """Return what was reported so far."""
+        # Outside of the lock: hooks have one of their own.
+        has_hooks = self._has_hooks is not None and self._has_hooks()
         with self._lock:
             return LoopStatus(
                 self.name,
@@ -164,4 +184,6 @@ class LoopHealth:
                 running_jobs=None if self._count_running is None else self._count_running(),
                 job_slots=self._job_slots,
                 is_woken=None if self._is_woken is None else self._is_woken(),
+                has_hooks=has_hooks,
+                left_out_jobs=self._left_out_jobs,
             )

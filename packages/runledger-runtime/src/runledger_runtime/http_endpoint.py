@@ -29,6 +29,10 @@ MOST_CONNECTIONS: Final = 32
 
 _logger = safe_logger(__name__)
 
+# Out of them the connection stays in the queue, and `accept` fails again at once.
+_SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_BACK_OFF_SECONDS: Final = 0.25
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -80,6 +84,7 @@ class HttpEndpoint:
         """Listen no longer; who is being answered still is."""
         if self._thread.is_alive():
             # Wakes the thread, which would look for the request only now and then.
+            self._server.is_closing.set()
             _shut_down(self._server.socket)
             self._server.shutdown()
         self._server.server_close()
@@ -97,12 +102,24 @@ class _Server(ThreadingHTTPServer):
         self._lock = threading.Lock()
         # In the order in which they came.
         self._open: dict[socket.socket, None] = {}
+        self.is_closing = threading.Event()
+        self._is_short = False
         super().__init__((host, port), partial(_Handler, respond))
 
     def server_bind(self) -> None:
         # Not HTTPServer's, which asks the name service for the host's name.
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        try:
+            accepted = super().get_request()
+        except OSError as error:
+            if error.errno in _SHORTAGES:
+                self._back_off(error)
+            raise
+        self._is_short = False
+        return accepted
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
@@ -117,6 +134,16 @@ class _Server(ThreadingHTTPServer):
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)
+
+    def _back_off(self, error: OSError) -> None:
+        if not self._is_short:
+            self._is_short = True
+            _logger.warning(
+                "no HTTP request is answered: %s; find what keeps so many open, or raise the"
+                " limit of the process",
+                _reason(error),
+            )
+        self.is_closing.wait(_BACK_OFF_SECONDS)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         del request, client_address

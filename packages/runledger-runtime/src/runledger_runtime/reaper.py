@@ -23,7 +23,7 @@ from runledger_postgres.workers import prune_workers
 
 from .backoff import BACKOFF_MS, spread
 from .config import JobsConfig
-from .dead_letters import DeadLetter, DeadLetterHooks
+from .dead_letters import DeadLetter, DeadLetterHooks, decoded
 from .errors import InvalidConfig, JobsConfigError, RuntimeLoopExit
 from .failure_log import failure_fields
 from .health import LoopHealth
@@ -86,6 +86,7 @@ def run_reaper_loop(
         delivery = LifecycleDelivery(observers, burst=config.claim_batch_size)
         stop.add_callback(delivery.stop)
     health = health or LoopHealth("reaper")
+    health.calls_hooks(lambda: hooks.has_work)
     link = LoopLink(pool, "reaper", health=health, logger=_logger)
     reaper = _Reaper(link, config, hooks, health, delivery=delivery)
     try:
@@ -151,8 +152,8 @@ class _Reaper:
                 job.lease,
                 job.job_type,
                 organization_id=job.organization_id,
-                payload=job.payload,
-                checkpoint=None if isinstance(job.checkpoint, Unset) else job.checkpoint,
+                payload=decoded(job.payload),
+                checkpoint=decoded(job.checkpoint),
                 info=JobDeadLetterInfo(
                     job.failure, job.dead_letter_reason, max_attempts=job.max_attempts
                 ),

@@ -7,6 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
+import psycopg
 import pytest
 from psycopg_pool import ConnectionPool
 
@@ -252,3 +253,50 @@ def test_without_a_thread_hooks_are_skipped_and_neither_worker_nor_stop_suffers(
     assert len(hanging.told) == 1
     assert len(refused) >= 20
     assert caplog.text.count("no thread for a dead-letter hook; skipped") == 19
+
+
+def test_hook_gets_the_payload_as_it_is_stored_whatever_the_handler_made_of_its_own(
+    runledger_pool: ConnectionPool[Any],
+) -> None:
+    class Consuming(Payments):
+        def execute(self, context: JobContext, payload: Any) -> None:
+            payload.pop("order")
+            payload["lines"].clear()
+            raise JobFailure.terminal("payments.declined", "declined")
+
+    consuming = Consuming()
+    with running(runledger_pool, consuming):
+        enqueue_job(runledger_pool, JobEnqueue("payments.capture", {"order": 7, "lines": [1]}))
+        assert consuming.was_told.wait(30)
+
+    assert [payload for _, payload, _ in consuming.told] == [{"order": 7, "lines": [1]}]
+
+
+def test_statement_of_a_hook_is_cancelled_when_its_time_is_over(
+    runledger_database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runledger_runtime.dead_letters.HOOK_SECONDS", 0.5)
+    errors: list[BaseException] = []
+    is_over = threading.Event()
+
+    class Slow(Payments):
+        def on_dead_letter(
+            self, context: JobContext, payload: Any, info: JobDeadLetterInfo
+        ) -> None:
+            try:
+                with context.connection() as connection:
+                    connection.execute("SELECT pg_sleep(60)")
+            except BaseException as error:
+                errors.append(error)
+                raise
+            finally:
+                is_over.set()
+
+    with connect_pool(runledger_database.dsn, min_size=1, max_size=1) as single:
+        with running(single, Slow()):
+            enqueue_job(single, JobEnqueue("payments.capture", {}))
+            assert is_over.wait(10)
+        # The only connection is back.
+        with single.connection(timeout=5) as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+    assert [type(error) for error in errors] == [psycopg.errors.QueryCanceled]

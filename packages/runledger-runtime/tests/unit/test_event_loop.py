@@ -13,6 +13,8 @@ import pytest
 from runledger_core import ValidationError
 from runledger_runtime.event_loop import EventLoop, refuse_on_event_loop
 
+from .._descriptors import no_descriptor_to_be_had
+
 WAIT_SECONDS = 30.0
 NAME = "runledger-event-loop"
 
@@ -253,6 +255,30 @@ def test_threads_of_calls_end_with_the_loop():
 
     threads[0].join(WAIT_SECONDS)
     assert not threads[0].is_alive()
+
+
+def test_loop_that_gets_no_descriptor_is_an_error_and_leaves_nothing_half_made():
+    loop = EventLoop()
+
+    with no_descriptor_to_be_had(), pytest.raises(OSError, match="Too many open files"):
+        loop.call_soon(lambda: None)
+
+    assert loop.run(name_of_thread()) == NAME
+
+
+def test_loop_that_gets_no_thread_is_closed(monkeypatch: pytest.MonkeyPatch):
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    made: list[asyncio.AbstractEventLoop] = []
+    new_event_loop = asyncio.new_event_loop
+    monkeypatch.setattr(asyncio, "new_event_loop", lambda: made.append(new_event_loop()) or made[0])
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+    with pytest.raises(RuntimeError):
+        EventLoop().call_soon(lambda: None)
+
+    assert made[0].is_closed()
 
 
 def test_blocked_loop_is_reported_once_with_its_stack(caplog: pytest.LogCaptureFixture):

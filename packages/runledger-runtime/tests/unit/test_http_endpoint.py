@@ -7,14 +7,19 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from http import HTTPStatus
+from queue import SimpleQueue
+from socketserver import TCPServer
+from typing import Any
 
 import pytest
 
 from runledger_core import UnavailableError
 from runledger_runtime import http_endpoint
 from runledger_runtime.http_endpoint import Answer, HttpEndpoint
+
+from .._descriptors import no_descriptor_to_be_had
 
 TIMEOUT = 30
 
@@ -188,6 +193,64 @@ def test_client_that_takes_no_answer_is_cut_off(monkeypatch):
         assert not handler_threads()
 
     endpoint.close()
+
+
+@contextmanager
+def client_without_a_descriptor(endpoint: HttpEndpoint) -> Iterator[socket.socket]:
+    """Connect a client that cannot be accepted, since the process can open no more files."""
+    with socket.socket() as client:
+        client.settimeout(TIMEOUT)
+        with no_descriptor_to_be_had():
+            client.connect(("127.0.0.1", endpoint.port))
+            yield client
+
+
+@pytest.fixture
+def accepts(monkeypatch) -> SimpleQueue[float]:
+    """When the endpoint tried to accept a connection."""
+    tried_at: SimpleQueue[float] = SimpleQueue()
+    accept = TCPServer.get_request
+
+    def note(server: TCPServer) -> Any:
+        tried_at.put(time.monotonic())
+        return accept(server)
+
+    monkeypatch.setattr(TCPServer, "get_request", note)
+    return tried_at
+
+
+def test_endpoint_without_descriptors_waits_a_moment_before_it_tries_again(
+    endpoint, accepts, caplog
+):
+    with client_without_a_descriptor(endpoint):
+        first, second, third = (accepts.get(timeout=TIMEOUT) for _ in range(3))
+
+    assert second - first >= 0.1
+    assert third - second >= 0.1
+    (message,) = caplog.messages
+    assert message.startswith("no HTTP request is answered: Too many open files")
+
+
+def test_client_that_waited_for_a_descriptor_is_answered_when_there_is_one(endpoint, accepts):
+    with socket.socket() as client:
+        client.settimeout(TIMEOUT)
+        with no_descriptor_to_be_had():
+            client.connect(("127.0.0.1", endpoint.port))
+            accepts.get(timeout=TIMEOUT)
+        client.sendall(b"GET /live HTTP/1.0\r\n\r\n")
+
+        assert everything(client).endswith(b"/live")
+
+
+def test_endpoint_that_waits_for_descriptors_is_closed_at_once(monkeypatch, endpoint, accepts):
+    monkeypatch.setattr(http_endpoint, "_BACK_OFF_SECONDS", 8)
+    with client_without_a_descriptor(endpoint):
+        accepts.get(timeout=TIMEOUT)
+        began_at = time.monotonic()
+
+        endpoint.close()
+
+    assert time.monotonic() - began_at < 4
 
 
 def test_port_in_use_is_refused_by_name(endpoint):

@@ -1,10 +1,11 @@
+import asyncio
 import functools
 import threading
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from runledger_core import JobType, ValidationError
+from runledger_core import JobContext, JobType, ValidationError
 from runledger_runtime.errors import RegistryError
 from runledger_runtime.registry import AsyncHandler as BoundToLoop
 from runledger_runtime.registry import JobRegistry
@@ -60,6 +61,33 @@ class AsyncCallableHandler:
 
 async def handle_async(context, payload):
     return None
+
+
+async def handle_with_more_async(context, payload, *, more):
+    return None
+
+
+@functools.singledispatch
+def handle_by_context(context, payload):
+    return None
+
+
+handle_by_context.register(JobContext)(cast("Any", handle_async))
+
+
+@functools.wraps(handle_async)
+def runs_a_coroutine(context, payload):
+    return asyncio.run(handle_async(context, payload))
+
+
+class RunsACoroutine:
+    """As `runs_a_coroutine`, as decorators that are classes have it."""
+
+    def __init__(self):
+        functools.update_wrapper(self, handle_async)
+
+    def __call__(self, context, payload):
+        return asyncio.run(handle_async(context, payload))
 
 
 def handle_in_steps(context, payload):
@@ -169,7 +197,19 @@ def test_an_object_for_another_type_is_refused():
 
 @pytest.mark.parametrize(
     "handler",
-    [handle_async, functools.partial(handle_async), AsyncCallableHandler(), AsyncHandler()],
+    [
+        handle_async,
+        functools.partial(handle_async),
+        functools.partial(handle_with_more_async, more=1),
+        AsyncCallableHandler(),
+        functools.partial(AsyncCallableHandler()),
+        functools.partial(functools.partial(AsyncCallableHandler())),
+        AsyncHandler(),
+        AsyncHandler().execute,
+        staticmethod(handle_async),
+        staticmethod(functools.partial(AsyncCallableHandler())),
+        functools.singledispatch(handle_async),
+    ],
 )
 def test_async_handlers_of_every_form_run_on_the_loop_of_the_registry(handler):
     registry = JobRegistry()
@@ -182,6 +222,29 @@ def test_async_handlers_of_every_form_run_on_the_loop_of_the_registry(handler):
     assert bound.execute.event_loop is registry.event_loop
     coroutine: Any = bound.execute(ANYTHING, {})
     assert registry.event_loop.run(coroutine) is None
+
+
+@pytest.mark.parametrize("handler", [handle_by_context, functools.lru_cache(handle_async)])
+def test_handler_is_async_if_what_a_context_leads_to_is(handler):
+    registry = JobRegistry()
+
+    registry.register_function("jobs.one", handler)
+
+    assert registered(registry).is_async
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [runs_a_coroutine, functools.partial(runs_a_coroutine), RunsACoroutine()],
+)
+def test_handler_that_wraps_a_coroutine_and_runs_it_itself_is_no_coroutine(handler):
+    registry = JobRegistry()
+
+    registry.register_function("jobs.one", handler)
+
+    bound = registered(registry)
+    assert not bound.is_async
+    assert bound.execute(ANYTHING, {}) is None
 
 
 def test_async_hook_is_run_by_a_plain_call():

@@ -54,6 +54,7 @@ def test_claim_begins_an_attempt(queue: Queue):
         1,
     )
     assert claimed.checkpoint is UNSET
+    assert (claimed.payload_json, claimed.checkpoint_json) == ('{"n": 1}', None)
     assert claimed.lease_expires_at == job.lease_expires_at
     assert (job.status, job.stage, job.worker_id) == (JobStatus.LEASED, "running", "worker-1")
     assert job.leased_at == job.last_heartbeat_at == job.started_at == job.updated_at
@@ -81,7 +82,7 @@ def test_later_attempt_keeps_the_start_of_the_run_and_gets_the_checkpoint(queue:
 
     (again,) = queue.claim()
 
-    assert again.checkpoint == {"page": 3}
+    assert (again.checkpoint, again.checkpoint_json) == ({"page": 3}, '{"page": 3}')
     assert (again.lease.attempt, again.lease.claim_number) == (2, 2)
     assert queue.job(lease.job_id).started_at == began_at
     assert queue.job(lease.job_id).leased_at > began_at

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
+
+import click
 
 from runledger_core import visible_text
 
 from ..log_fields import JobLogFields
 
+_TELL_SECONDS: Final = 1.0
 _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
 
 
@@ -46,6 +52,28 @@ def log_to_stderr(level: str) -> JobLogFields:
     root.addHandler(handler)
     root.setLevel(level.upper())
     return fields
+
+
+def tell(sentence: str) -> None:
+    """Print a sentence on stderr, if it can be printed within a moment.
+
+    A write to a pipe that nobody reads waits for ever, and may keep signals from their handlers.
+    """
+    within(_TELL_SECONDS, lambda: click.echo(sentence, err=True))
+
+
+def within(seconds: float, call: Callable[[], None]) -> None:
+    """Make a call that may fail or wait, and wait no longer than this for it."""
+
+    def run() -> None:
+        with suppress(Exception):
+            call()
+
+    # There may be no thread to be had any more.
+    with suppress(RuntimeError, MemoryError):
+        thread = threading.Thread(target=run, name="runledger-tell", daemon=True)
+        thread.start()
+        thread.join(seconds)
 
 
 def flush_logs() -> None:

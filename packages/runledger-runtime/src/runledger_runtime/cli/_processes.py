@@ -20,10 +20,10 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any, Final, TypeAlias
 
-import click
-
 from ..stop_signals import STOP_SIGNALS, restore_handlers
+from ._burst import EXIT_JOBS_LEFT
 from ._errors import EXIT_FAILURE, EXIT_UNSETTLED
+from ._log import tell
 
 _PROGRAM: Final = "runledger_runtime.cli"
 _FIRST_PAUSE_SECONDS: Final = 1.0
@@ -97,6 +97,8 @@ class WorkerProcesses:
         """Run until every worker has ended for good; return the exit code."""
         # Any: the handlers of others, as the signal module returns them.
         previous: dict[int, Any] = {n: signal.signal(n, self._handle) for n in STOP_SIGNALS}
+        # Whoever started us may have it ignored: then the system keeps no status of a child.
+        previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         try:
             for worker in self._workers:
                 self._start(worker)
@@ -157,7 +159,8 @@ class WorkerProcesses:
         if worker.process is not None and worker.process.stdin is not None:
             worker.process.stdin.close()
         worker.process = None
-        is_over = self._signals > 0 or (status == 0 and not self._restarts_success)
+        is_done = status in {0, EXIT_JOBS_LEFT} and not self._restarts_success
+        is_over = self._signals > 0 or is_done
         if is_over:
             worker.statuses.append(status)
             return
@@ -169,10 +172,7 @@ class WorkerProcesses:
         pause = _pause_seconds(worker.failures)
         worker.failures += 1
         worker.restart_at = time.monotonic() + pause
-        click.echo(
-            f"worker process {worker.number} {problem}; another starts in {pause:.0f} s",
-            err=True,
-        )
+        tell(f"worker process {worker.number} {problem}; another starts in {pause:.0f} s")
 
     def _stop(self) -> None:
         """Pass a signal on: the first lets running handlers end, the second does not."""
@@ -190,7 +190,7 @@ class WorkerProcesses:
         self._lost_at = None
         for worker in self._workers:
             if worker.process is not None:
-                click.echo(f"worker process {worker.number} does not end; it is killed", err=True)
+                tell(f"worker process {worker.number} does not end; it is killed")
                 worker.process.kill()
 
     def _exit_code(self) -> int:
@@ -199,8 +199,9 @@ class WorkerProcesses:
         statuses -= {-number for number in STOP_SIGNALS}
         if not statuses - {0}:
             return 0
-        is_unsettled = any(status < 0 or status == EXIT_UNSETTLED for status in statuses)
-        return EXIT_UNSETTLED if is_unsettled else EXIT_FAILURE
+        if any(status < 0 or status == EXIT_UNSETTLED for status in statuses):
+            return EXIT_UNSETTLED
+        return EXIT_JOBS_LEFT if statuses <= {0, EXIT_JOBS_LEFT} else EXIT_FAILURE
 
 
 def _pause_seconds(failures: int) -> float:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 import threading
 from contextlib import closing
 from dataclasses import replace
-from typing import Final, NoReturn
+from typing import Final
 
 import click
 
@@ -17,15 +16,16 @@ from runledger_postgres import connect_pool, ensure_schema_compatible
 
 from ..catalog import JobCatalog
 from ..config import JobsConfig
-from ..errors import ShutdownAbortedError, ShutdownTimeoutError, SupervisorError
+from ..errors import ShutdownAbortedError, ShutdownTimeoutError
 from ..stop_signals import StopSignals
 from ..supervisor import DEFAULT_SHUTDOWN_TIMEOUT_SECONDS, Supervisor
 from ._app import load_catalog
-from ._burst import stop_when_idle
+from ._burst import EXIT_JOBS_LEFT, Burst
 from ._database import Target, connect, database_options
-from ._errors import EXIT_UNSETTLED
+from ._end import ProcessEnd
+from ._errors import EXIT_FAILURE
 from ._health import health_port_of, require_free_ports
-from ._log import flush_logs, log_to_stderr
+from ._log import log_to_stderr, tell
 from ._processes import WorkerProcesses, stop_without_parent
 from ._sync import sync_catalog
 
@@ -39,6 +39,7 @@ Exit codes:
   1   could not start, or a loop failed
   2   wrong usage
   70  stopped, but handlers still ran: after the timeout or a second signal
+  75  --burst ended, but jobs are due that the database refuses to have claimed
 """
 
 
@@ -127,6 +128,9 @@ def command(
     http = None if health_port is None else (health_host, health_port)
     fields = log_to_stderr(log_level)
     config = JobsConfig.from_env()
+    end = ProcessEnd(shutdown_timeout)
+    # Before the application registers its own.
+    end.runs_last()
     if concurrency is not None:
         config = replace(config, max_global_concurrency=concurrency)
     catalog = load_catalog(app).middleware(fields)
@@ -156,47 +160,64 @@ def command(
                 shutdown_timeout=shutdown_timeout,
                 restarts_success=not burst,
             )
-            sys.exit(workers.run())
-        _run(
-            dsn, catalog, config, shutdown_timeout, burst=burst, stop_at_eof=stop_at_eof, http=http
-        )
+            code = workers.run()
+            end.over(code)
+            end.watch()
+            sys.exit(code)
+        code = _run(dsn, catalog, config, end, burst=burst, stop_at_eof=stop_at_eof, http=http)
+    sys.exit(code)
 
 
 def _run(
     dsn: str,
     catalog: JobCatalog,
     config: JobsConfig,
-    timeout: float,
+    end: ProcessEnd,
     *,
     burst: bool,
     stop_at_eof: bool,
     http: tuple[str, int] | None,
-) -> None:
+) -> int:
     pool_size = min(config.max_global_concurrency, _POOL_CONNECTIONS)
     with (
         health_port_of(http, config, catalog) as port,
         connect_pool(dsn, max_size=pool_size) as pool,
         # Before jobs run.
-        StopSignals() as signals,
+        end.signals() as signals,
     ):
         builder = Supervisor.builder(pool, config).with_catalog(catalog)
         port.observe(builder)
         supervisor = builder.build()
+        end.watch(lambda: supervisor.is_shutdown_requested)
         port.watch(supervisor, pool)
         if stop_at_eof:
             stop_without_parent(supervisor.request_shutdown)
+        work = Burst(supervisor, pool, catalog.to_registry().registered_types())
         if burst:
-            stop_when_idle(supervisor, pool, catalog.to_registry().registered_types())
-        click.echo(
+            work.stop_when_idle()
+        tell(
             f"worker {supervisor.worker_id} runs {len(catalog.definitions())} job types;"
-            " end it with Ctrl-C or SIGTERM",
-            err=True,
+            " end it with Ctrl-C or SIGTERM"
         )
-        try:
-            supervisor.run_until_shutdown(signals, timeout)
-        except (ShutdownTimeoutError, ShutdownAbortedError) as error:
-            _leave(error)
-    click.echo("worker stopped", err=True)
+        _run_until_shutdown(supervisor, signals, end)
+        code = EXIT_JOBS_LEFT if work.jobs_left else 0
+        end.over(code)
+    if work.jobs_left:
+        tell(f"warning: {work.jobs_left}")
+    tell("worker stopped")
+    return code
+
+
+def _run_until_shutdown(supervisor: Supervisor, signals: StopSignals, end: ProcessEnd) -> None:
+    try:
+        supervisor.run_until_shutdown(signals, end.timeout)
+    except (ShutdownTimeoutError, ShutdownAbortedError) as error:
+        # Handler threads still run: an orderly exit would wait for what they hold.
+        tell(f"error: {visible_text(str(error))}")
+        end.cut_off()
+    except BaseException:
+        end.over(EXIT_FAILURE)
+        raise
 
 
 def _health_options(http: tuple[str, int] | None, number: int) -> list[str]:
@@ -204,10 +225,3 @@ def _health_options(http: tuple[str, int] | None, number: int) -> list[str]:
         return []
     host, port = http
     return ["--health-host", host, "--health-port", str(port + number - 1)]
-
-
-def _leave(error: SupervisorError) -> NoReturn:
-    # Handler threads still run: an orderly exit would wait for what they hold.
-    click.echo(f"error: {visible_text(str(error))}", err=True)
-    flush_logs()
-    os._exit(EXIT_UNSETTLED)

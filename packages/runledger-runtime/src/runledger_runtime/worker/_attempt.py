@@ -18,7 +18,6 @@ from runledger_core import (
     JobContext,
     JobFailure,
     JsonValue,
-    ValidationError,
     type_name,
 )
 from runledger_postgres.direct import connect_directly
@@ -26,7 +25,8 @@ from runledger_postgres.lifecycle import give_back_job
 
 from ._context import WorkerJobContext
 from ._execution import Ending, Execution, Outcome
-from ._traceback import describe_exception, safe_text
+from ._raised import failure_of, gravity_of, leaves_of
+from ._traceback import describe_exception
 
 TIMEOUT_CODE: Final = "job.timeout_exceeded"
 RELEASE_REASON: Final = "SHUTDOWN"
@@ -89,6 +89,11 @@ def is_shut_down(outcome: Outcome | None) -> TypeGuard[Outcome]:
     return outcome is not None and outcome.result is SHUT_DOWN
 
 
+def is_unstarted(outcome: Outcome) -> bool:
+    """Tell whether there was no thread, or no event loop, for a handler."""
+    return outcome.result is _NOT_STARTED
+
+
 def give_back(outcome: Outcome) -> Outcome | None:
     """Give a job back whose handler was told to leave, so that no attempt is used up.
 
@@ -140,9 +145,13 @@ def _checked(returned: object) -> JobCompletion | JobFailure:
         return _completed(returned)
     name = type_name(returned)
     if inspect.iscoroutine(returned):
-        # A `def` that returns the coroutine of another, such as a decorator's.
+        # Of a `def` that returns that of another, such as a decorator's, or of a callable object
+        # that wraps an `async def`.
         returned.close()
-        name = "a coroutine; write async def"
+        name = (
+            "a coroutine, which was not awaited: write an async def, or a class with an async"
+            " __call__"
+        )
     return JobFailure.terminal("job.invalid_handler_result", f"the handler returned {name}")
 
 
@@ -161,30 +170,14 @@ def _completed(returned: JobCompletion) -> JobCompletion:
 
 def _caught(execution: Execution, error: BaseException) -> tuple[JobFailure, str | None]:
     try:
-        if isinstance(error, JobFailure):
-            return JobFailure(error.kind, error.code, error.message), None
-        is_told = execution.cancel_reason is CancelReason.SHUTDOWN
-        if is_told and isinstance(error, _RAISED_WHEN_TOLD):
+        leaves = leaves_of(error)
+        # Of tasks that were cancelled with the one that failed, say.
+        counted = [leaf for leaf in leaves if not isinstance(leaf, _RAISED_WHEN_TOLD)]
+        if not counted and execution.cancel_reason is CancelReason.SHUTDOWN:
             return SHUT_DOWN, None
-        return _failure_of(error), describe_exception(error)
+        gravest = min(counted or leaves, key=gravity_of)
+        is_told_whole = isinstance(gravest, JobFailure) and len(leaves) == 1
+        return failure_of(gravest), None if is_told_whole else describe_exception(error)
     except BaseException:  # noqa: BLE001  # an exception whose own attributes raise
         text = f"{type_name(error)}, which cannot be described"
         return JobFailure.panicked("job.handler_panic", text), None
-
-
-def _failure_of(error: BaseException) -> JobFailure:
-    text = f"{type_name(error)}: {safe_text(error)}"
-    # Both are Exceptions, but say that the process is in doubt.
-    if isinstance(error, (MemoryError, RecursionError)):
-        return JobFailure.panicked("job.handler_panic", text)
-    if isinstance(error, JobCancelled):
-        return JobFailure.retryable("job.handler_exception", text)
-    if isinstance(error, ValidationError) and _is_of_output(error):
-        return JobFailure.terminal("job.invalid_output", str(error))
-    if isinstance(error, Exception):
-        return JobFailure.retryable("job.handler_exception", text)
-    return JobFailure.panicked("job.handler_panic", text)
-
-
-def _is_of_output(error: ValidationError) -> bool:
-    return error.code.startswith("input.json_") and (error.field or "").startswith("output")

@@ -141,7 +141,7 @@ class _Worker:
             book=self._book,
             link=self._link,
             sleep=Sleep(marks, poll_interval_seconds=config.poll_interval_ms / 1000),
-            hooks=_hooks(registry, pool, stop),
+            hooks=_hooks(registry, pool, stop, health),
             observing=self._observing,
             health=health,
         )
@@ -231,8 +231,11 @@ def _pump_link(
     )
 
 
-def _hooks(registry: JobRegistry, pool: ConnectionPool[Any], stop: StopToken) -> DeadLetterHooks:
+def _hooks(
+    registry: JobRegistry, pool: ConnectionPool[Any], stop: StopToken, health: LoopHealth
+) -> DeadLetterHooks:
     hooks = DeadLetterHooks(registry, pool)
+    health.calls_hooks(lambda: hooks.has_work)
     stop.add_abort_callback(hooks.abandon)
     return hooks
 

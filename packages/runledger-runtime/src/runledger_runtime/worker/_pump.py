@@ -33,6 +33,7 @@ from ._refused_claims import RefusedPart
 from ._settling import Batch, Settling
 from ._sleep import Sleep
 from ._slots import HandlerSlots
+from ._unstarted import UnstartedClaims
 
 _logger = safe_logger(__name__)
 
@@ -71,13 +72,17 @@ class Pump:
         self._health = health
         self._hooks = hooks
         self._settling = Settling(registry, book, on_dead_letter=hooks.submit, observing=observing)
+        self._unstarted = UnstartedClaims(link, self._settling)
         self._slots = HandlerSlots(self.deliver)
         self._wake = threading.Event()
         self._delivered: deque[tuple[Execution, Ending, Outcome | None]] = deque()
         self._outcomes: list[Outcome] = []
         self._running = 0
-        # Handlers whose attempts were given up while their threads go on.
+        # Handlers whose attempts were given up, and calls of theirs in threads, while they go on.
         self._stuck = 0
+        self._stuck_calls = registry.event_loop.count_stuck_calls(
+            config.handler_grace_seconds, on_change=self._wake.set
+        )
         self._claims = ClaimPlanner(
             link.worker_id,
             self._job_types,
@@ -123,6 +128,7 @@ class Pump:
         finally:
             self._sleep.close()
             self._slots.stop()
+            self._registry.event_loop.stop_counting(self._stuck_calls)
             self._link.close()
             self._hooks.finish()
 
@@ -135,6 +141,8 @@ class Pump:
         return not self._book and not self._link.has_unanswered_claim()
 
     def _gather(self) -> None:
+        if change := self._stuck_calls.take_change():
+            self._count_stuck(change)
         while self._delivered:
             execution, ending, outcome = self._delivered.popleft()
             # Either of these two may come first; together they are nothing.
@@ -146,7 +154,7 @@ class Pump:
                 self._count_stuck(1)
             if outcome is None:
                 self._settling.let_go(execution)
-            else:
+            elif not self._unstarted.take(outcome):
                 self._outcomes.append(outcome)
 
     def _linger(self) -> None:
@@ -185,6 +193,7 @@ class Pump:
             limit = 0
         is_due = limit > 0 and self._sleep.is_over()
         try:
+            self._outcomes += self._unstarted.give_back()
             if self._link.has_unknown_claims():
                 self._start(*self._link.find_claims(self._book))
             if refused := self._settling.take_refused():
@@ -210,7 +219,7 @@ class Pump:
             raise
 
     def _claimable(self) -> int:
-        if self._is_ending or not self._job_types:
+        if self._is_ending or not self._job_types or self._unstarted.seconds_left() > 0:
             return 0
         # A slot is free once its outcome is in this round; a busy outcome keeps its own.
         used = self._running + len(self._settling.kept())
@@ -259,6 +268,7 @@ class Pump:
                 "a job cannot be claimed; it is left out for a while",
                 extra={"job_id": str(job_id), "code": None if error is None else error.code},
             )
+        self._health.jobs_left_out(self._claims.refused.left_out(time.monotonic()))
 
     def _wait_for_busy(self) -> None:
         """Wait for the first row, then let all of them rest: pure skipping would spin."""
@@ -357,6 +367,8 @@ class Pump:
             waits.append(max(0.0, self._settling.rest_until - time.monotonic()))
         if self._settling.alone:
             waits.append(self._settling.seconds_until_alone())
+        if (rest := self._unstarted.seconds_left()) > 0:
+            waits.append(rest)
         if self._claimable() > 0:
             waits.append(self._sleep.seconds_left())
         return min(waits)

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from runledger_core import (
@@ -14,8 +15,8 @@ from runledger_core import (
     JobDeadLetterInfo,
     JobFailure,
     JobFailureKind,
-    Unset,
     check_int,
+    decode_json,
     type_name,
 )
 from runledger_core.limits import INT32_MAX
@@ -29,7 +30,7 @@ from runledger_postgres.lifecycle import (
 )
 
 from ..backoff import DEFAULT_BACKOFF, Outage, spread
-from ..dead_letters import DeadLetter
+from ..dead_letters import DeadLetter, decoded
 from ..registry import JobRegistry
 from ..safe_log import safe_logger
 from ._book import LeaseBook
@@ -248,7 +249,10 @@ class Settling:
         if stored.dead_letter_reason is None or not outcome.execution.is_reported:
             return
         # A repeat does not say what the row holds; the claim's own checkpoint is as good.
-        checkpoint = job.checkpoint if stored.checkpoint is UNSET else stored.checkpoint
+        if stored.checkpoint is UNSET and job.checkpoint_json is not None:
+            checkpoint = partial(decode_json, job.checkpoint_json)
+        else:
+            checkpoint = decoded(stored.checkpoint)
         info = JobDeadLetterInfo(
             failure,
             stored.dead_letter_reason,
@@ -259,8 +263,9 @@ class Settling:
                 job.lease,
                 job.job_type,
                 organization_id=job.organization_id,
-                payload=job.payload,
-                checkpoint=None if isinstance(checkpoint, Unset) else checkpoint,
+                # Not the claim's: the handler may have changed that.
+                payload=partial(decode_json, job.payload_json),
+                checkpoint=checkpoint,
                 info=info,
             )
         )

@@ -8,6 +8,9 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TypeAlias
 
+from runledger_core import JobContext, JsonValue
+
+from ..forked_child import EndsForkedChild
 from ..registry import AsyncHandler
 from ._attempt import Handler, give_back, is_shut_down, run_attempt, unstarted_attempt
 from ._coroutine import CoroutineAttempt
@@ -48,8 +51,9 @@ class HandlerSlots:
                         target=self._run, name=f"runledger-handler-{self._threads + 1}", daemon=True
                     ).start()
                     self._threads += 1
-        except (RuntimeError, MemoryError):
-            # No thread to be had: the attempt is over, and on record.
+        except (RuntimeError, MemoryError, OSError):
+            # No thread to be had, or no file descriptor for an event loop: the pump gives the claim
+            # back.
             self._deliver(execution, *unstarted_attempt(execution))
             return
         self._waiting.put((execution, handler))
@@ -64,7 +68,9 @@ class HandlerSlots:
         while (work := self._waiting.get()) is not None:
             execution, handler = work
             # Context variables set by one job must not reach the next.
-            ending, outcome = self._context.copy().run(run_attempt, execution, handler)
+            ending, outcome = self._context.copy().run(
+                run_attempt, execution, _ending_forks(handler)
+            )
             if execution.is_cancelled and is_shut_down(outcome):
                 outcome = give_back(outcome)
             with self._lock:
@@ -80,3 +86,11 @@ class HandlerSlots:
             running=self._coroutines,
         )
         handler.event_loop.call_soon(attempt.begin)
+
+
+def _ending_forks(handler: Handler) -> Handler:
+    def execute(context: JobContext, payload: JsonValue) -> object:
+        with EndsForkedChild():
+            return handler(context, payload)
+
+    return execute

@@ -21,6 +21,8 @@ APP = """
 import os
 import subprocess
 import time
+from runledger_core import JobEnqueue, JobFailure
+from runledger_postgres import enqueue_job
 from runledger_runtime.catalog import JobCatalog
 
 catalog = JobCatalog()
@@ -46,6 +48,19 @@ def crash(context, payload):
 def read_stdin(context, payload):
     subprocess.run(["cat"], timeout=20, check=True)
     pid(context, payload)
+
+class Order:
+    job_type = "order"
+
+    def execute(self, context, payload):
+        raise JobFailure.terminal("order.refused", "refused")
+
+    def on_dead_letter(self, context, payload, info):
+        time.sleep(1)
+        with context.connection() as connection:
+            enqueue_job(connection, JobEnqueue("pid", {}))
+
+catalog.job("order", Order())
 
 @catalog.job("slow")
 def slow(context, payload):
@@ -212,6 +227,32 @@ def test_burst_ends_when_nothing_is_due(start, runledger_pool, processes):
     assert stored.status is JobStatus.PENDING
 
 
+def test_burst_waits_for_dead_letter_hooks_and_does_what_they_enqueue(start, runledger_pool):
+    assert start("--burst", processes=1).end()[0] == 0
+    enqueue_job(runledger_pool, JobEnqueue("order", {}))
+
+    parent = start("--burst", processes=1)
+
+    assert parent.end()[0] == 0
+    assert len(parent.pids()) == 1
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_burst_ends_with_code_75_though_jobs_are_left_whose_claim_is_refused(
+    start, runledger_pool, refuse_updates, processes
+):
+    assert start("--burst", processes=1).end()[0] == 0
+    refuse_updates("job_queue", "NEW.status = 'LEASED' AND NEW.job_type = 'slow'")
+    enqueue_jobs(runledger_pool, [JobEnqueue("slow", {}), JobEnqueue("pid", {})] * 3)
+
+    parent = start("--burst", processes=processes)
+    code, stderr = parent.end()
+
+    assert code == 75
+    assert len(parent.pids()) == 3
+    assert stderr.count("warning: jobs are left that are due: 3; a trigger or") == processes
+
+
 def test_program_that_a_handler_runs_finds_stdin_empty(start, runledger_pool):
     parent = start()
     parent.until(READY, times=2)
@@ -252,6 +293,26 @@ def test_process_that_the_system_has_no_room_for_is_tried_again(monkeypatch, cap
     assert workers.run() == 0
     assert len(tries) == 3
     assert "worker process 1 could not start (BlockingIOError)" in capfd.readouterr().err
+
+
+def test_death_of_a_process_is_seen_though_the_system_was_told_to_forget_it(monkeypatch, capfd):
+    monkeypatch.setattr("runledger_runtime.cli._processes._FIRST_PAUSE_SECONDS", 0.01)
+    arguments = iter([["no-such-command"], ["--help"]])
+    workers = WorkerProcesses(
+        1,
+        lambda number: next(arguments),
+        environment={},
+        shutdown_timeout=1,
+        restarts_success=False,
+    )
+    previous = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert workers.run() == 0
+        assert signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGCHLD, previous)
+
+    assert "worker process 1 ended with code 2" in capfd.readouterr().err
 
 
 def test_taken_port_of_one_process_is_refused_before_any_starts(start):

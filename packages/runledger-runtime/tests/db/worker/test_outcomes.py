@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 from psycopg_pool import ConnectionPool
 
-from runledger_core import JobCompletion, JobEnqueue, JobFailure, JobStatus, Scope
+from runledger_core import (
+    CancelReason,
+    JobCancelled,
+    JobCompletion,
+    JobEnqueue,
+    JobFailure,
+    JobStatus,
+    Scope,
+)
 from runledger_postgres import enqueue_job, get_job
 from runledger_postgres.jobs import JobRecord, list_job_attempts, list_job_logs
 
@@ -260,3 +268,91 @@ def test_failed_attempts_are_logged_by_code_and_never_by_message(
     assert (record.levelname, record.__dict__["code"]) == ("WARNING", "mail.no_recipient")
     assert record.__dict__["job_id"] == str(job.id)
     assert "secret@example.com" not in str(record.__dict__)
+
+
+GONE = JobFailure.terminal("test.gone", "gone")
+AGAIN = JobFailure.retryable("test.later", "later")
+
+
+@pytest.mark.parametrize(
+    ("members", "end"),
+    [
+        ([GONE], ("DEAD_LETTERED", "test.gone")),
+        ([AGAIN], ("PENDING", "test.later")),
+        ([BaseExceptionGroup("inner", [GONE])], ("DEAD_LETTERED", "test.gone")),
+        ([GONE, JobCancelled(CancelReason.SHUTDOWN)], ("DEAD_LETTERED", "test.gone")),
+        ([asyncio.CancelledError(), AGAIN], ("PENDING", "test.later")),
+        # What says that another attempt would not help goes before the rest.
+        ([AGAIN, GONE], ("DEAD_LETTERED", "test.gone")),
+        ([ValueError("x"), GONE], ("DEAD_LETTERED", "test.gone")),
+        ([AGAIN, MemoryError("m")], ("DEAD_LETTERED", "job.handler_panic")),
+        # The handler's own code says more than an exception that leads to as much.
+        ([ValueError("x"), AGAIN], ("PENDING", "test.later")),
+        ([ValueError("x"), KeyError("y")], ("PENDING", "job.handler_exception")),
+    ],
+)
+def test_group_counts_as_the_gravest_of_its_members(
+    members: list[BaseException],
+    end: tuple[str, str],
+    runledger_pool: ConnectionPool[Any],
+    start_worker: Any,
+    eventually: Eventually,
+) -> None:
+    def handler(_context: Any, _payload: Any) -> None:
+        raise BaseExceptionGroup("members", members)
+
+    job = run_one(runledger_pool, start_worker, eventually, handler)
+
+    assert (job.status, job.last_error_code) == end
+
+
+def test_failure_raised_in_a_task_group_keeps_its_meaning(
+    runledger_pool: ConnectionPool[Any], start_worker: Any, eventually: Eventually
+) -> None:
+    async def fail() -> None:
+        raise GONE
+
+    async def handler(_context: Any, _payload: Any) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.Event().wait())
+            group.create_task(fail())
+
+    job = run_one(runledger_pool, start_worker, eventually, handler)
+
+    assert (job.status, job.last_error_code) == (JobStatus.DEAD_LETTERED, "test.gone")
+    assert job.last_error_message == "gone"
+    # As of one that is raised alone.
+    assert list_job_logs(runledger_pool, job.id, scope=Scope.ADMIN, limit=10) == []
+
+
+def test_group_that_holds_more_than_the_failure_leaves_a_traceback_in_the_log(
+    runledger_pool: ConnectionPool[Any], start_worker: Any, eventually: Eventually
+) -> None:
+    def handler(_context: Any, _payload: Any) -> None:
+        raise ExceptionGroup("both", [ValueError("beside"), GONE])
+
+    job = run_one(runledger_pool, start_worker, eventually, handler)
+
+    assert job.last_error_code == "test.gone"
+    lines = list_job_logs(runledger_pool, job.id, scope=Scope.ADMIN, limit=10)
+    assert ["ValueError: beside" in str(line.payload) for line in lines] == [True]
+
+
+def test_coroutine_of_a_function_that_does_not_show_it_is_terminal_and_says_what_to_write(
+    runledger_pool: ConnectionPool[Any], start_worker: Any, eventually: Eventually
+) -> None:
+    async def work(_context: Any, _payload: Any) -> None: ...
+
+    def handler(context: Any, payload: Any) -> Any:
+        return work(context, payload)
+
+    job = run_one(runledger_pool, start_worker, eventually, handler)
+
+    assert (job.status, job.last_error_code) == (
+        JobStatus.DEAD_LETTERED,
+        "job.invalid_handler_result",
+    )
+    assert job.last_error_message == (
+        "the handler returned a coroutine, which was not awaited: write an async def, or a class"
+        " with an async __call__"
+    )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from psycopg_pool import ConnectionPool
 
-from runledger_core import JobEnqueue, JobFailure
+from runledger_core import JobCancelled, JobEnqueue, JobFailure
 from runledger_postgres import enqueue_job
 from runledger_postgres.errors import QueryUnavailableError
 from runledger_runtime.errors import LoopExit
@@ -49,6 +49,18 @@ def test_handler_that_leaves_when_told_gets_its_attempt_back(
     assert look(STATE) == "PENDING 0 -"
     assert look("SELECT count(*) FROM runledger.job_attempts") == 0
     assert look("SELECT status_reason FROM runledger.job_queue") == "SHUTDOWN"
+
+
+def test_handler_whose_tasks_leave_together_when_told_gets_its_attempt_back(
+    runledger_pool: ConnectionPool[Any], start_worker: Any, look: Any
+) -> None:
+    def leave(context: Any) -> None:
+        told = JobCancelled(context.cancel_reason)
+        raise ExceptionGroup("tasks", [told, ExceptionGroup("inner", [told])])
+
+    abort_in(start_worker, runledger_pool, leave)
+
+    assert look(STATE) == "PENDING 0 -"
 
 
 def test_statement_that_the_abort_cancelled_uses_up_no_attempt(

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from psycopg_pool import ConnectionPool
 
-from runledger_core import JobEnqueue, JobStatus, Scope
+from runledger_core import JobDefinitionSpec, JobEnqueue, JobStatus, Scope
 from runledger_postgres import enqueue_job, enqueue_jobs, get_job
-from runledger_postgres.jobs import list_job_attempts
+from runledger_postgres.definitions import upsert_job_definition
+from runledger_postgres.jobs import list_job_attempts, list_job_events
 from runledger_runtime.health import LoopState
 from runledger_runtime.worker._context import WorkerJobContext
 
@@ -161,32 +162,91 @@ def test_exit_while_the_context_is_built_is_recorded_and_the_worker_goes_on(
     assert (attempt.outcome, attempt.error_code) == ("PANICKED", "job.handler_panic")
 
 
-def test_attempt_without_a_thread_is_recorded_and_tried_again(
+def refuse_threads(monkeypatch: pytest.MonkeyPatch, *, most: int) -> list[float]:
+    """Have so many threads of handlers fail to start; return when they did."""
+    start = threading.Thread.start
+    refused: list[float] = []
+
+    def refuse(self: threading.Thread) -> None:
+        if self.name.startswith("runledger-handler-") and len(refused) < most:
+            refused.append(time.monotonic())
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    return refused
+
+
+def test_claim_without_a_thread_is_given_back_and_uses_up_no_attempt(
+    runledger_pool: ConnectionPool[Any],
+    start_worker: Any,
+    eventually: Eventually,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    refuse_threads(monkeypatch, most=1)
+    start_worker({"jobs.one": lambda *_: None}, max_global_concurrency=1)
+    job_id = enqueue_job(runledger_pool, JobEnqueue("jobs.one", 1, max_attempts=1)).id
+
+    eventually(lambda: _status(runledger_pool, job_id) is JobStatus.SUCCEEDED)
+
+    (attempt,) = list_job_attempts(runledger_pool, job_id, scope=Scope.ADMIN)
+    assert (attempt.attempt, attempt.outcome) == (1, "SUCCEEDED")
+    released = [
+        event.payload
+        for event in list_job_events(runledger_pool, job_id, scope=Scope.ADMIN)
+        if event.event_type == "REQUEUED"
+    ]
+    assert [payload["reason"] for payload in released if isinstance(payload, dict)] == [
+        "NOT_STARTED"
+    ]
+    assert caplog.messages == [
+        "a handler could not be started; its job is given back, to be tried again"
+    ]
+
+
+def test_worker_without_threads_claims_no_more_for_a_moment(
     runledger_pool: ConnectionPool[Any],
     start_worker: Any,
     eventually: Eventually,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    start = threading.Thread.start
-    refused: list[str] = []
+    refused = refuse_threads(monkeypatch, most=2)
+    enqueued = [JobEnqueue("jobs.one", number) for number in range(3)]
+    upsert_job_definition(runledger_pool, JobDefinitionSpec("jobs.one"))
+    jobs = enqueue_jobs(runledger_pool, enqueued)
 
-    def refuse_once(self: threading.Thread) -> None:
-        if self.name.startswith("runledger-handler-") and not refused:
-            refused.append(self.name)
-            raise RuntimeError("can't start new thread")
-        start(self)
+    # One that only polls would leave what is due for a minute.
+    start_worker({"jobs.one": lambda *_: None}, max_global_concurrency=1, poll_interval_ms=60_000)
 
-    monkeypatch.setattr(threading.Thread, "start", refuse_once)
-    ran = threading.Event()
-    start_worker({"jobs.one": lambda *_: ran.set()}, max_global_concurrency=1)
-    first = enqueue_job(runledger_pool, JobEnqueue("jobs.one", 1)).id
+    eventually(lambda: {_status(runledger_pool, job.id) for job in jobs} == {JobStatus.SUCCEEDED})
+    first, second = refused
+    assert second - first >= 0.9
 
-    eventually(lambda: bool(list_job_attempts(runledger_pool, first, scope=Scope.ADMIN)))
-    (attempt,) = list_job_attempts(runledger_pool, first, scope=Scope.ADMIN)
+
+def test_attempt_that_cannot_be_given_back_is_on_record(
+    runledger_pool: ConnectionPool[Any],
+    start_worker: Any,
+    eventually: Eventually,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refuse_threads(monkeypatch, most=1)
+    with runledger_pool.connection() as connection:
+        connection.execute(
+            "CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$"
+            " BEGIN RAISE EXCEPTION 'no'; END $$"
+        )
+        connection.execute(
+            "CREATE TRIGGER refuse BEFORE UPDATE ON runledger.job_queue FOR EACH ROW"
+            " WHEN (new.status_reason = 'NOT_STARTED') EXECUTE FUNCTION public.refuse()"
+        )
+    start_worker({"jobs.one": lambda *_: None}, max_global_concurrency=1)
+    job_id = enqueue_job(runledger_pool, JobEnqueue("jobs.one", 1)).id
+
+    eventually(lambda: bool(list_job_attempts(runledger_pool, job_id, scope=Scope.ADMIN)))
+
+    (attempt,) = list_job_attempts(runledger_pool, job_id, scope=Scope.ADMIN)
     assert (attempt.outcome, attempt.error_code) == ("RETRYABLE", "job.handler_not_started")
-    assert not ran.is_set()
-    enqueue_job(runledger_pool, JobEnqueue("jobs.one", 2))
-    assert ran.wait(30)
 
 
 @pytest.mark.parametrize("is_async", [False, True])

@@ -32,6 +32,7 @@ def start_execution() -> Callable[..., Execution]:
             lease_expires_at=datetime.now(UTC),
             payload={},
             checkpoint=UNSET,
+            payload_json="{}",
         )
         return Execution(job, pool, lease_ends_at=time.monotonic())
 

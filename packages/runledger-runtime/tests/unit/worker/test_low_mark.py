@@ -275,6 +275,7 @@ def job(mark: ReadyMark) -> ClaimedJob:
         lease_expires_at=EPOCH,
         payload=None,
         checkpoint=None,
+        payload_json="null",
     )
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -77,6 +78,31 @@ def test_outcome_that_was_stored_before_is_acknowledged_and_its_dead_letter_told
     assert again == []
     assert len(book) == 0
     assert [letter.info.failure for letter in told] == [FATAL]
+
+
+def test_dead_letter_holds_what_is_stored_and_not_what_the_handler_made_of_it(
+    start_execution: Callable[..., Execution], settling, told
+):
+    execution = start_execution()
+    job = replace(
+        execution.job,
+        payload={},
+        payload_json='{"order": 7}',
+        checkpoint=[],
+        checkpoint_json='{"page": 2}',
+    )
+    execution.job = job
+    # Of a repeat nothing is known but that it was stored.
+    repeated = FailureOutcome(
+        WriteVerdict.REPEATED,
+        FailureDisposition.DEAD_LETTERED,
+        dead_letter_reason=JobDeadLetterReason.FAILURE_KIND_NON_RETRYABLE,
+    )
+
+    settling.settle(settling.batch([Outcome(execution, FATAL)]), [], [repeated])
+
+    (letter,) = told
+    assert (letter.payload(), letter.checkpoint()) == ({"order": 7}, {"page": 2})
 
 
 def test_job_that_python_cannot_read_is_told_to_nobody(
