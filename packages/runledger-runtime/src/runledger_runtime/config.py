@@ -45,7 +45,8 @@ class JobsConfig:
             through a pooler; None for the pool's own.
         handler_grace_seconds: Time that a handler has to return after it was told to stop, in
             seconds, 0 or more.
-        max_stuck_handlers: Handlers that may overstay it before the worker gives up, 0 or more.
+        max_stuck_handlers: Handlers, and calls of theirs in threads, that may overstay it before
+            the worker gives up, 0 or more.
     """
 
     worker_id: str = field(default_factory=lambda: f"worker-{_uuid7()}")

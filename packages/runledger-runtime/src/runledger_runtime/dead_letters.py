@@ -34,6 +34,7 @@ from runledger_core import (
 
 from .backoff import Outage
 from .event_loop import refuse_on_event_loop
+from .forked_child import EndsForkedChild
 from .loan import Loan
 from .registry import DEAD_LETTER_SECONDS, JobRegistry
 from .safe_log import safe_logger
@@ -245,7 +246,8 @@ class DeadLetterHooks:
             tell = self._hook_of(hook.letter)
             if tell is not None:
                 context = EndedJobContext(hook.letter, hook.lending)
-                tell(context, hook.letter.payload(), hook.letter.info)
+                with EndsForkedChild():
+                    tell(context, hook.letter.payload(), hook.letter.info)
         except BaseException as error:  # noqa: BLE001  # a hook must not end its thread
             _logger.error(  # noqa: TRY400  # the exception's text may hold the payload
                 "a dead-letter hook failed", extra=_fields(hook) | {"error": type_name(error)}

@@ -33,7 +33,8 @@ class LoopStatus:
         last_error_at: When that was, by the local clock.
         consecutive_errors: Errors since the last complete pass; 0 if all is well.
         backlog: Rows known to wait for the loop; None if unknown.
-        stuck_handlers: Handlers that went on after they were told to stop.
+        stuck_handlers: Handlers that went on after they were told to stop, and calls of theirs in
+            threads.
         unhealthy_reason: Why the process should be restarted; None if it need not be.
         missing_connections: Those of the engine's own that the server has no room for now.
         running_jobs: Jobs that the loop holds: those that run, and those whose end is being stored;

@@ -12,6 +12,7 @@ from typing import Final
 
 from runledger_core import JobLease, type_name
 
+from ..forked_child import EndsForkedChild
 from ..safe_log import safe_logger
 from ._events import JobLifecycleEvent
 from ._observer import JobLifecycleObserver, overridden_callbacks
@@ -139,7 +140,8 @@ class Lane:
 
     def _tell(self, call: Call) -> None:
         try:
-            returned = getattr(self._observer, call.delivery.callback)(call.delivery.event)
+            with EndsForkedChild():
+                returned = getattr(self._observer, call.delivery.callback)(call.delivery.event)
         except BaseException as error:  # noqa: BLE001  # an observer must not end its thread
             _logger.error(  # noqa: TRY400  # the exception's text may hold anything
                 "a lifecycle observer failed",
