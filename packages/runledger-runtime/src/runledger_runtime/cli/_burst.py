@@ -48,6 +48,7 @@ class Burst:
         self._pool = pool
         self._job_types = job_types
         self._refused: set[UUID] = set()
+        self._left: str | None = None
 
     def stop_when_idle(self) -> None:
         """Begin to look."""
@@ -64,6 +65,7 @@ class Burst:
                 # The loops say more about a database that is away.
                 _logger.warning("cannot tell yet if work is left", extra={"code": error.code})
             if looks == _LOOKS:
+                self.jobs_left = self._left
                 self._supervisor.request_shutdown()
 
     def _is_idle(self) -> bool:
@@ -75,7 +77,7 @@ class Burst:
 
     def _has_work(self) -> bool:
         worker_id = self._supervisor.worker_id
-        self.jobs_left = None
+        self._left = None
         if not has_open_work(self._pool, self._job_types, worker_id=worker_id):
             return False
         left_out = [job for loop in self._supervisor.health().loops for job in loop.left_out_jobs]
@@ -84,9 +86,10 @@ class Burst:
         if not left_out or has_open_work(self._pool, (), worker_id=worker_id):
             return True
         due = self._due_jobs()
-        if len(left_out) < _MOST_JOBS and not due <= self._refused:
+        # None: somebody holds the rows.
+        if len(left_out) < _MOST_JOBS and not (due and due <= self._refused):
             return True
-        self.jobs_left = _told(len(due))
+        self._left = _told(len(due))
         return False
 
     def _due_jobs(self) -> set[UUID]:

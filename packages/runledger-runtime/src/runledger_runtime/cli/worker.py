@@ -160,10 +160,7 @@ def command(
                 shutdown_timeout=shutdown_timeout,
                 restarts_success=not burst,
             )
-            code = workers.run()
-            end.over(code)
-            end.watch()
-            sys.exit(code)
+            sys.exit(_run_processes(workers, end))
         code = _run(dsn, catalog, config, end, burst=burst, stop_at_eof=stop_at_eof, http=http)
     sys.exit(code)
 
@@ -205,6 +202,13 @@ def _run(
     if work.jobs_left:
         tell(f"warning: {work.jobs_left}")
     tell("worker stopped")
+    return code
+
+
+def _run_processes(workers: WorkerProcesses, end: ProcessEnd) -> int:
+    code = workers.run()
+    end.over(code)
+    end.watch()
     return code
 
 

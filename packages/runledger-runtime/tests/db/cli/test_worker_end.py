@@ -76,6 +76,12 @@ def stuck(context, payload):
     with ThreadPoolExecutor(1) as executor:
         executor.submit(time.sleep, 60).result()
 
+@catalog.job("holds")
+def holds_what_the_stop_needs(context, payload):
+    with context.cancelled._cond:
+        began()
+        time.sleep(60)
+
 @catalog.job("fails")
 def fails(context, payload):
     began()
@@ -223,10 +229,24 @@ def test_worker_with_too_many_stuck_handlers_ends_though_they_hang_in_executors(
     assert worker.wait(END_SECONDS) == 1
 
 
-@pytest.mark.parametrize(
+STOPS = pytest.mark.parametrize(
     ("timeout", "signals"),
     [("0.2", [signal.SIGTERM]), ("600", [signal.SIGTERM, signal.SIGINT])],
 )
+
+
+@STOPS
+def test_process_ends_though_its_main_thread_waits_for_a_handler(run_job, timeout, signals):
+    worker = run_job("holds", "--shutdown-timeout", timeout)
+
+    for number in signals:
+        worker.process.send_signal(number)
+
+    # A second signal leaves a second to handlers.
+    assert worker.wait(1 + END_SECONDS) == 70
+
+
+@STOPS
 def test_worker_ends_though_its_log_waits_for_a_pipe_that_nobody_reads(
     start, runledger_pool, eventually, timeout, signals
 ):
@@ -240,7 +260,6 @@ def test_worker_ends_though_its_log_waits_for_a_pipe_that_nobody_reads(
     for number in signals:
         worker.process.send_signal(number)
 
-    # A second signal leaves a second to handlers.
     assert worker.wait(1 + END_SECONDS) == 70
 
 

@@ -88,8 +88,8 @@ class Parent:
                 return
         pytest.fail(f"never said {pattern}: {self.lines}")
 
-    def end(self) -> tuple[int, str]:
-        _, stderr = self.process.communicate(timeout=30)
+    def end(self, *, seconds: float = 30) -> tuple[int, str]:
+        _, stderr = self.process.communicate(timeout=seconds)
         return self.process.returncode, "".join(self.lines) + stderr
 
     def pids(self) -> list[int]:
@@ -246,7 +246,7 @@ def test_burst_ends_with_code_75_though_jobs_are_left_whose_claim_is_refused(
     enqueue_jobs(runledger_pool, [JobEnqueue("slow", {}), JobEnqueue("pid", {})] * 3)
 
     parent = start("--burst", processes=processes)
-    code, stderr = parent.end()
+    code, stderr = parent.end(seconds=15)
 
     assert code == 75
     assert len(parent.pids()) == 3
