@@ -119,7 +119,7 @@ def check_sees(middleware: JobMiddleware, handler: RegisteredHandler, *, error: 
 def is_async_function(function: object) -> bool:
     """Tell whether a call with a context returns a coroutine."""
     inner = _unwrapped(function)
-    # The second is for an instance whose class is callable.
+    # The second is for an instance whose class has an async `__call__`.
     return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(_call_of(inner))
 
 
@@ -196,10 +196,12 @@ def _inner(function: Any) -> object:
     if isinstance(function, staticmethod) or inspect.ismethod(function):
         return cast("object", function.__func__)
     if inspect.isfunction(function):
-        # What has wrapped another may await it; what `singledispatch` made returns what it chose.
+        # A Python function that wraps another may run its coroutine itself. What `singledispatch`
+        # made returns what the function that it chooses returns.
         is_dispatched = isinstance(getattr(function, "registry", None), MappingProxyType)
         return cast("Any", function).dispatch(JobContext) if is_dispatched else function
-    # The same goes for an instance: only what is written in C has no say of its own.
+    # So may an instance of a Python class. One written in C, such as what `lru_cache` makes, only
+    # calls what it wraps.
     is_written_in_python = inspect.isfunction(_call_of(function))
     return function if is_written_in_python else getattr(function, "__wrapped__", function)
 

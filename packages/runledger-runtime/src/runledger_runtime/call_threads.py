@@ -94,6 +94,7 @@ class CallThreads(ThreadPoolExecutor):
 
     def look(self, now: float, counts: Sequence[StuckCalls]) -> None:
         """Give up the calls that go on for too long after their coroutine was cancelled."""
+        # Workers that share a registry share the threads: the shortest grace period decides.
         left_before = now - min(count.grace_seconds for count in counts)
         with self._call_lock:
             stuck = [call for call in self._running if call.is_overdue(left_before)]

@@ -33,7 +33,7 @@ class LoopExit(StrEnum):
     SHUTDOWN = "SHUTDOWN"
     """It saw the request to stop."""
     COMPLETED = "COMPLETED"
-    """It ended for another reason, which a Supervisor takes for a failure."""
+    """It ended for another reason; a Supervisor takes that for a failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class TooManyStuckHandlers:
     """Tell that the worker gave up: handlers go on although they were told to stop.
 
     Attributes:
-        stuck: How many do.
+        stuck: How many do, calls of theirs in threads included.
         most: How many may.
     """
 

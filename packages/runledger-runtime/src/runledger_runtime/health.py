@@ -108,7 +108,6 @@ class LoopHealth:
         self._count_running: Callable[[], int] | None = None
         self._job_slots: int | None = None
         self._is_woken: Callable[[], bool] | None = None
-
         self._has_hooks: Callable[[], bool] | None = None
         self._left_out_jobs: tuple[UUID, ...] = ()
 

@@ -29,7 +29,7 @@ MOST_CONNECTIONS: Final = 32
 
 _logger = safe_logger(__name__)
 
-# Out of them the connection stays in the queue, and `accept` fails again at once.
+# Then the connection stays in the queue, and `accept` fails again at once.
 _SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _BACK_OFF_SECONDS: Final = 0.25
 
@@ -83,8 +83,8 @@ class HttpEndpoint:
     def close(self) -> None:
         """Listen no longer; who is being answered still is."""
         if self._thread.is_alive():
-            # Wakes the thread, which would look for the request only now and then.
             self._server.is_closing.set()
+            # Wakes the thread, which would look for the request only now and then.
             _shut_down(self._server.socket)
             self._server.shutdown()
         self._server.server_close()

@@ -91,7 +91,7 @@ class Loan:
 
 
 def _forget_notifications(connection: psycopg.Connection[Any]) -> None:
-    # What a LISTEN brought and nobody read waits for whoever reads next. Handlers of the pool's
-    # keep none, and have heard them.
+    # Notifications that a LISTEN brought and nobody read would reach whoever reads next. Where the
+    # pool's `configure` has set handlers, psycopg keeps none.
     if not connection._notify_handlers:  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # no getter
         deque(connection.notifies(timeout=0), maxlen=0)

@@ -19,6 +19,7 @@ class SafeLogger(logging.LoggerAdapter[logging.Logger]):
         # The caller is one frame farther away than the logger thinks.
         kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
         with suppress(Exception):
+            # Not by way of `process`, which would replace `extra`.
             self.logger.log(level, msg, *args, **kwargs)
 
 

@@ -261,7 +261,10 @@ def _judged(name: str, loop_exit: RuntimeLoopExit) -> SupervisorError | None:
         case TooFewConnections():
             return TooFewConnectionsError(name, loop_exit)
         case TooManyStuckHandlers(stuck, most):
-            reason = f"{stuck} handlers go on after they were told to stop; {most} may"
+            reason = (
+                f"{stuck} handlers, or calls of theirs in threads, go on after they were told to"
+                f" stop; {most} may"
+            )
             return TaskExitedUnexpectedlyError(name, reason=reason)
         case _:
             return TaskExitedUnexpectedlyError(name)

@@ -203,7 +203,7 @@ def failure_outcomes(
 ) -> list[FailureOutcome]:
     """Turn the rows of a batch into one outcome per entry, judging the misses."""
 
-    def judged(missed: list[int]) -> list[FailureOutcome]:
+    def judge_missed(missed: list[int]) -> list[FailureOutcome]:
         failures = [entries[index].failure for index in missed]
         misses = [
             Miss(entries[index].lease, outcome=failure.kind, error_code=_stored_text(failure.code))
@@ -214,7 +214,7 @@ def failure_outcomes(
             for failure, row in zip(failures, judge(db, misses), strict=True)
         ]
 
-    return with_misses({row.entry - 1: _outcome(row) for row in rows}, len(entries), judged)
+    return with_misses({row.entry - 1: _outcome(row) for row in rows}, len(entries), judge_missed)
 
 
 def _stored_text(text: str) -> str:

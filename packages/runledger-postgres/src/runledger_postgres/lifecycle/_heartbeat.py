@@ -146,9 +146,9 @@ def heartbeat_jobs(
     parameters = lease_parameters(leases) | {"lease_ttl_seconds": ttl}
     rows = run(db, Bound(HEARTBEAT_JOBS, parameters))
 
-    def judged(missed: list[int]) -> list[HeartbeatVerdict]:
+    def judge_missed(missed: list[int]) -> list[HeartbeatVerdict]:
         bound = Bound(JUDGE_MISSED_BEATS, lease_parameters([leases[index] for index in missed]))
         return [row.verdict for row in run(db, bound)]
 
     renewed = dict.fromkeys((row.entry - 1 for row in rows), HeartbeatVerdict.RENEWED)
-    return with_misses(renewed, len(leases), judged)
+    return with_misses(renewed, len(leases), judge_missed)

@@ -121,19 +121,21 @@ def judge_misses(db: Database, misses: Sequence[Miss]) -> list[JudgedRow]:
 
 
 def with_misses(
-    known: Mapping[int, _Outcome], count: int, judge: Callable[[list[int]], Sequence[_Outcome]]
+    known: Mapping[int, _Outcome],
+    count: int,
+    judge_missed: Callable[[list[int]], Sequence[_Outcome]],
 ) -> list[_Outcome]:
     """Return one outcome per entry of a batch, in input order.
 
     Args:
         known: Outcomes by index, of the entries that a row told of.
         count: Of all entries.
-        judge: Returns the outcomes of the others; not called if there are none.
+        judge_missed: Returns the outcomes of the others; not called if there are none.
     """
     missed = [index for index in range(count) if index not in known]
-    if not missed:
-        return [known[index] for index in range(count)]
-    found = {**known, **dict(zip(missed, judge(missed), strict=True))}
+    found = dict(known)
+    if missed:
+        found.update(zip(missed, judge_missed(missed), strict=True))
     return [found[index] for index in range(count)]
 
 

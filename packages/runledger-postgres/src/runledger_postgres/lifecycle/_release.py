@@ -195,8 +195,8 @@ def _release_verdicts(
 ) -> list[WriteVerdict]:
     """Turn the rows of a batch into one verdict per lease, judging the misses."""
 
-    def judged(missed: list[int]) -> list[WriteVerdict]:
+    def judge_missed(missed: list[int]) -> list[WriteVerdict]:
         misses = [Miss(leases[index], outcome=None) for index in missed]
         return [row.verdict for row in judge_misses(db, misses)]
 
-    return with_misses({row.entry - 1: row.verdict for row in rows}, len(leases), judged)
+    return with_misses({row.entry - 1: row.verdict for row in rows}, len(leases), judge_missed)

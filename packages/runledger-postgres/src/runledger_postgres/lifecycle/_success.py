@@ -211,7 +211,7 @@ def success_outcomes(
 ) -> list[SuccessOutcome]:
     """Turn the rows of a batch into one outcome per entry, judging the misses."""
 
-    def judged(missed: list[int]) -> list[SuccessOutcome]:
+    def judge_missed(missed: list[int]) -> list[SuccessOutcome]:
         misses = [
             Miss(
                 entries[index].lease,
@@ -222,7 +222,7 @@ def success_outcomes(
         ]
         return [_judged(row) for row in judge(db, misses)]
 
-    return with_misses({row.entry - 1: _outcome(row) for row in rows}, len(entries), judged)
+    return with_misses({row.entry - 1: _outcome(row) for row in rows}, len(entries), judge_missed)
 
 
 def _outcome(row: SucceededRow) -> SuccessOutcome:

@@ -94,8 +94,8 @@ class Listener(threading.Thread):
         with self._guard.within(connection, _ANSWER_SECONDS):
             connection.execute(f"LISTEN {RUN_ENDED_CHANNEL}")  # pyright: ignore[reportArgumentType]  # a constant of ours
         while not self._is_over.is_set():
-            if not self._has_taken_mark(connection):
-                # Who ends a run has it for an instant, and a stranger for as long as he likes.
+            if not self._try_to_take_mark(connection):
+                # Whoever ends a run holds it for an instant; a stranger, for as long as he likes.
                 self._is_over.wait(_MARK_RETRY_SECONDS)
                 continue
             self.trouble = None
@@ -107,8 +107,8 @@ class Listener(threading.Thread):
                 connection.execute("SELECT pg_advisory_unlock_shared(%s)", [WAITERS_MARK])
             self._is_waited_for.wait()
 
-    def _has_taken_mark(self, connection: Connection) -> bool:
-        # Without waiting: the server would go on with that after the link was broken.
+    def _try_to_take_mark(self, connection: Connection) -> bool:
+        # Without waiting: the server would go on waiting after the link was broken.
         with self._guard.within(connection, _ANSWER_SECONDS):
             row = connection.execute(_TRY_MARK, [WAITERS_MARK]).fetchone()
         return row is not None and row[0]

@@ -26,7 +26,8 @@ from ..stop_signals import StopSignals
 from ._errors import EXIT_UNSETTLED
 from ._log import flush_logs, within
 
-# Two seconds after the deadline the process is gone: the first second is that of told handlers.
+# With the time to flush, the process is gone two seconds after the deadline. Handlers that were
+# told to stop have the first of them.
 _EXIT_SECONDS: Final = 1.5
 _FLUSH_SECONDS: Final = 0.4
 # What handlers have after a second signal.
@@ -82,12 +83,12 @@ class ProcessEnd:
         within(_FLUSH_SECONDS, self._last_words)
         os._exit(self._code)
 
-    def runs_last(self) -> None:
+    def flush_at_exit(self) -> None:
         """Have the streams flushed after the atexit functions that are registered from now on.
 
         Python flushes them when its threads do not run any more, so that nothing watches it.
         """
-        atexit.register(self._last)
+        atexit.register(self._at_exit)
 
     def _watch(self) -> None:
         while (seconds := self._due_at() - time.monotonic()) > 0:
@@ -104,7 +105,7 @@ class ProcessEnd:
         times = [began_at + self.timeout, *(at + _TOLD_SECONDS for at in self._signals[1:2])]
         return min(times) + _EXIT_SECONDS
 
-    def _last(self) -> None:
+    def _at_exit(self) -> None:
         if self._over_at == math.inf:
             return
         flush_logs()

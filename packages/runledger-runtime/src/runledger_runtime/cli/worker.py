@@ -121,8 +121,9 @@ def command(
     """Run the jobs of a catalog until SIGINT or SIGTERM.
 
     The first signal ends claiming and lets running handlers end. A second one, or the end of the
-    timeout, tells those that still run to stop, and ends the process a second later at most. What
-    was running then is run again when its lease has expired. JOBS_* variables of the environment
+    timeout, tells those that still run to stop; the process is gone within two seconds of the
+    timeout, or three of the second signal. A handler that leaves gives its job back; the job of
+    one that goes on runs again when its lease has expired. JOBS_* variables of the environment
     are the settings.
     """
     http = None if health_port is None else (health_host, health_port)
@@ -130,7 +131,7 @@ def command(
     config = JobsConfig.from_env()
     end = ProcessEnd(shutdown_timeout)
     # Before the application registers its own.
-    end.runs_last()
+    end.flush_at_exit()
     if concurrency is not None:
         config = replace(config, max_global_concurrency=concurrency)
     catalog = load_catalog(app).middleware(fields)
@@ -207,6 +208,7 @@ def _run(
 
 def _run_processes(workers: WorkerProcesses, end: ProcessEnd) -> int:
     code = workers.run()
+    # Watched from here on only: while its workers end, the parent waits for them.
     end.over(code)
     end.watch()
     return code

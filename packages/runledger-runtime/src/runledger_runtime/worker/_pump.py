@@ -43,6 +43,7 @@ _CLASSES_OF_DATA: Final = frozenset({"22", "23", "54", "P0"})
 _CODES_OF_RUNS: Final = frozenset({"workflow.internal_state", "db.rows_kept_back"})
 # Far less than a commit; a job that runs alone does not wait at all.
 _LINGER_SECONDS: Final = 0.0003
+_TOO_MANY_STUCK: Final = "too many handlers, or calls of theirs in threads, are stuck"
 
 
 class Pump:
@@ -171,12 +172,11 @@ class Pump:
         self._health.stuck_handlers_changed(self._stuck)
         if self.is_unhealthy and not was_unhealthy:
             _logger.critical(
-                "too many handlers ignore their cancel token; the worker ends",
+                "the worker ends: %s",
+                _TOO_MANY_STUCK,
                 extra={"stuck": self._stuck, "max_stuck_handlers": self._config.max_stuck_handlers},
             )
-        self._health.unhealthy(
-            "too many handlers ignore their cancel token" if self.is_unhealthy else None
-        )
+        self._health.unhealthy(_TOO_MANY_STUCK if self.is_unhealthy else None)
 
     def _step(self) -> float:
         """Run one round if there is anything to do; return how long to wait for more."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,14 +14,11 @@ from psycopg_pool import ConnectionPool
 from runledger_core import JobCompletion, JobEnqueue, JobStatus, Scope
 from runledger_postgres import enqueue_job, get_job
 
-pytestmark = [
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
-    # Later Pythons warn of a fork beside threads, which is what is tried here.
-    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
-]
+from ..._forks import FORKS, end_of
+
+pytestmark = FORKS
 
 Eventually = Callable[[Callable[[], bool]], None]
-PATIENCE_SECONDS = 5.0
 EXIT_CODES = pytest.mark.parametrize(
     ("leave", "code"),
     [
@@ -35,19 +30,6 @@ EXIT_CODES = pytest.mark.parametrize(
     ],
     ids=["return", "exit", "exit with a code", "exit with a text", "exception"],
 )
-
-
-def end_of(child: int) -> int | str:
-    """Return the exit code of a child; end it if it goes on, so that no test leaves one behind."""
-    ends_at = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < ends_at:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return "it went on"
 
 
 def output_of(

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
-import time
 import uuid
 from queue import SimpleQueue
 from typing import Any
 
-import pytest
 from psycopg_pool import ConnectionPool
 
 from runledger_core import (
@@ -24,27 +21,11 @@ from runledger_runtime.dead_letters import DeadLetter, DeadLetterHooks, decoded
 from runledger_runtime.observers import JobLifecycleObserver
 from runledger_runtime.registry import JobRegistry
 
-pytestmark = [
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
-    # Later Pythons warn of a fork beside threads, which is what is tried here.
-    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
-]
+from ..._forks import FORKS, end_of
+
+pytestmark = FORKS
 
 WAIT_SECONDS = 30.0
-CHILD_SECONDS = 5.0
-
-
-def end_of(child: int) -> int | str:
-    """Return the exit code of a child; end it if it goes on, so that no test leaves one behind."""
-    ends_at = time.monotonic() + CHILD_SECONDS
-    while time.monotonic() < ends_at:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return "it went on"
 
 
 def test_child_of_an_observer_ends_with_its_call(attempt: Any, deliver_to: Any):
