@@ -54,7 +54,7 @@ class CancelRequest:
                 self.is_sent = True
                 # Each has a connection of its own, and a server that froze may not even take it.
                 # A process that is full of threads must not lose that of the deadlines.
-                with suppress(RuntimeError):
+                with suppress(RuntimeError, MemoryError):
                     threading.Thread(target=self._ask, name="runledger-cancel", daemon=True).start()
             return self._pause
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -35,7 +35,7 @@ from runledger_core import (
 from .backoff import Outage
 from .event_loop import refuse_on_event_loop
 from .forked_child import EndsForkedChild
-from .loan import Loan
+from .loan import Loan, lent
 from .registry import DEAD_LETTER_SECONDS, JobRegistry
 from .safe_log import safe_logger
 
@@ -291,28 +291,14 @@ class HookLending:
         """Lend nothing more, and cancel what runs on lent connections."""
         with self._lock:
             self.is_over.set()
-            lent = list(self._lent)
-        for loan in lent:
-            # A round trip each. Without a thread the statement goes on.
-            _start_daemon(loan.cancel_statement, name="runledger-cancel")
+            loans = list(self._lent)
+        for loan in loans:
+            loan.cancel_soon()
 
-    @contextmanager
-    def lend(self) -> Generator[psycopg.Connection[Any]]:
+    def lend(self) -> AbstractContextManager[psycopg.Connection[Any]]:
         """Lend a connection, reset on return."""
         self._refuse_if_over()
-        with self._pool.connection() as connection:
-            loan = Loan(connection, self._pool)
-            with self._lock:
-                self._refuse_if_over()
-                self._lent.append(loan)
-            try:
-                # Committed after the block, rolled back if it raises, as the pool itself does.
-                with connection:
-                    yield connection
-            finally:
-                with self._lock:
-                    self._lent.remove(loan)
-                loan.end()
+        return lent(self._pool, self._lent, self._lock, refuse=self._refuse_if_over)
 
     def _refuse_if_over(self) -> None:
         if self.is_over.is_set():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
@@ -67,6 +68,16 @@ class Loan:
                 with suppress(psycopg.Error):
                     self._connection.cancel_safe(timeout=_CANCEL_SECONDS)
 
+    def cancel_soon(self) -> None:
+        """Cancel what runs on the connection, on a thread of its own: it takes a round trip.
+
+        In a process that can have no more threads the statement goes on.
+        """
+        with suppress(RuntimeError, MemoryError):
+            threading.Thread(
+                target=self.cancel_statement, name="runledger-cancel", daemon=True
+            ).start()
+
     def end(self) -> None:
         """Undo what the borrower set; close the connection where that fails."""
         with self._lock:
@@ -88,6 +99,35 @@ class Loan:
             connection._adapters = self._adapters  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # the property cannot be set
         except Exception:  # noqa: BLE001  # whatever state it is in, a fresh one is better
             connection.close()
+
+
+@contextmanager
+def lent(
+    pool: ConnectionPool[Any],
+    loans: list[Loan],
+    lock: threading.Lock,
+    *,
+    refuse: Callable[[], None],
+) -> Generator[psycopg.Connection[Any]]:
+    """Lend a connection of the pool, and reset it on return.
+
+    Args:
+        loans: Holds the loan meanwhile; guarded by the lock.
+        refuse: Raises if the borrower should stop by now; called with the lock held.
+    """
+    with pool.connection() as connection:
+        loan = Loan(connection, pool)
+        with lock:
+            refuse()
+            loans.append(loan)
+        try:
+            # Committed after the block, rolled back if it raises, as the pool itself does.
+            with connection:
+                yield connection
+        finally:
+            with lock:
+                loans.remove(loan)
+            loan.end()
 
 
 def _forget_notifications(connection: psycopg.Connection[Any]) -> None:

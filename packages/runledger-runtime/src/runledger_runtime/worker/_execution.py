@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ import psycopg
 from runledger_core import CancelReason, JobCancelled, JobCompletion, JobFailure
 from runledger_postgres.lifecycle import ClaimedJob
 
-from ..loan import Loan
+from ..loan import Loan, lent
 
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
@@ -129,33 +129,15 @@ class Execution:
             self.is_cancelled = True
             if self._cancelled is not None:
                 self._cancelled.set()
-            lent, interrupt = list(self._lent), self.interrupt
+            loans, interrupt = list(self._lent), self.interrupt
         if interrupt is not None:
             interrupt()
-        for loan in lent:
-            # On a thread of its own: who tells may have leases to keep, and others to tell. In a
-            # process that is full of threads the statement goes on.
-            with suppress(RuntimeError, MemoryError):
-                threading.Thread(
-                    target=loan.cancel_statement, name="runledger-cancel", daemon=True
-                ).start()
+        for loan in loans:
+            loan.cancel_soon()
 
-    @contextmanager
-    def lend(self) -> Generator[psycopg.Connection[Any]]:
+    def lend(self) -> AbstractContextManager[psycopg.Connection[Any]]:
         """Lend a connection of the user's pool, cancelled with the handler, reset on return."""
-        with self.pool.connection() as connection:
-            loan = Loan(connection, self.pool)
-            with self._lock:
-                refuse_ended(self)
-                self._lent.append(loan)
-            try:
-                # Committed after the block, rolled back if it raises, as the pool itself does.
-                with connection:
-                    yield connection
-            finally:
-                with self._lock:
-                    self._lent.remove(loan)
-                loan.end()
+        return lent(self.pool, self._lent, self._lock, refuse=lambda: refuse_ended(self))
 
 
 def refuse_ended(execution: Execution) -> None:
