@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +21,8 @@ from .safe_log import safe_logger
 _logger = safe_logger(__name__)
 
 _MOST_THREADS: Final = 32
+# asyncio's own look-ups of names. The resolver ends them, and a restart would not help.
+_ENDED_BY_OTHERS: Final = frozenset({socket.getaddrinfo, socket.getnameinfo})
 _NAME_BYTES: Final = 200
 
 ResultT = TypeVar("ResultT")
@@ -99,10 +102,11 @@ class CallThreads(ThreadPoolExecutor):
         with self._call_lock:
             stuck = [call for call in self._running if call.is_overdue(left_before)]
             for call in stuck:
-                call.counted_by = counts
+                call.is_given_up = True
+                call.counted_by = () if call.function in _ENDED_BY_OTHERS else counts
                 self._thread_count -= 1
                 self._unended -= 1
-                for count in counts:
+                for count in call.counted_by:
                     count.add(1)
             # None to be had: the next look tries again.
             with suppress(RuntimeError, MemoryError):
@@ -133,7 +137,7 @@ class CallThreads(ThreadPoolExecutor):
             self._running.discard(call)
             for count in call.counted_by:
                 count.add(-1)
-            if call.counted_by:
+            if call.is_given_up:
                 return True
             self._unended -= 1
             return False
@@ -144,14 +148,20 @@ class _Call(Future[Any]):
 
     def __init__(self, function: partial[Any]) -> None:
         super().__init__()
+        self.is_given_up = False
         self.counted_by: Sequence[StuckCalls] = ()
         self._function = function
         self._left_at: float | None = None
 
     @property
+    def function(self) -> object:
+        """What it calls, under all that `asyncio.to_thread` and others put around it."""
+        return _innermost(self._function)
+
+    @property
     def name(self) -> str:
         """The name of what it calls."""
-        return _name_of(self._function)
+        return _name_of(self.function)
 
     def cancel(self) -> bool:
         """Cancel it if it does not run yet; the event loop does this for a cancelled coroutine."""
@@ -163,7 +173,7 @@ class _Call(Future[Any]):
     def is_overdue(self, left_before: float) -> bool:
         """Tell whether it should be given up now."""
         left_at = self._left_at
-        if self.counted_by or left_at is None or left_at > left_before:
+        if self.is_given_up or left_at is None or left_at > left_before:
             return False
         return self.running()
 
@@ -180,15 +190,23 @@ class _Call(Future[Any]):
             self.set_result(result)
 
 
-def _name_of(function: object) -> str:
-    """Return the name of what `asyncio.to_thread` was given, under all that is around it."""
+def _innermost(function: object) -> object:
     try:
         while isinstance(function, partial):
             inner = cast("partial[Any]", function)
             runs_in_context = isinstance(getattr(inner.func, "__self__", None), Context)
             function = inner.args[0] if runs_in_context else inner.func
+        # What cannot be hashed cannot be looked for either.
+        hash(function)
+    except Exception:  # noqa: BLE001  # attributes may be properties of the user's
+        return None
+    return function
+
+
+def _name_of(function: object) -> str:
+    try:
         name = getattr(function, "__qualname__", None) or type_name(function)
         module = getattr(function, "__module__", None)
-    except Exception:  # noqa: BLE001  # attributes may be properties of the user's
+    except Exception:  # noqa: BLE001  # as before
         return "a call"
     return sanitize_text(f"{module}.{name}" if module else name, max_bytes=_NAME_BYTES)

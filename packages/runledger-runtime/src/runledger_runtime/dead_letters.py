@@ -46,6 +46,7 @@ _logger = safe_logger(__name__)
 
 HOOK_SECONDS: Final = DEAD_LETTER_SECONDS
 _MOST_AT_ONCE: Final = 8
+_ABANDON_SECONDS: Final = 0.5
 _MOST_STUCK: Final = 8
 
 DeadLetterHook: TypeAlias = Callable[[JobContext, JsonValue, JobDeadLetterInfo], object]
@@ -170,11 +171,13 @@ class DeadLetterHooks:
 
     def abandon(self) -> None:
         """Start no more and wait for none: the process is about to end."""
-        with self._lock:
-            self._is_abandoned = True
-            self._starts_left = 0
+        self._is_abandoned = True
+        self._starts_left = 0
+        # Who logs holds the lock, and may wait for whoever reads the log.
+        if self._lock.acquire(timeout=_ABANDON_SECONDS):
             self._waiting.clear()
             self._changed.notify_all()
+            self._lock.release()
 
     def _hook_of(self, letter: DeadLetter) -> DeadLetterHook | None:
         handler = self._registry.get(letter.job_type)
@@ -259,8 +262,8 @@ class DeadLetterHooks:
     @property
     def has_work(self) -> bool:
         """Whether hooks run or wait."""
-        with self._lock:
-            return bool(self._running or self._waiting)
+        # Without the lock: somebody may hold it while he logs, and a log may ask for this.
+        return bool(self._running or self._waiting)
 
 
 def _start_daemon(run: Callable[[], None], *, name: str) -> threading.Thread | None:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -267,10 +268,12 @@ class _LoopThread(threading.Thread):
 
 
 def _leave_the_copied_loop() -> None:
-    # In the child of a fork: what else is on the loop is the parent's to run.
+    # In the child of a fork: what else is on the loop is the parent's to run, what this very round
+    # of the loop has still to run included. asyncio has no other way to take that from it.
     thread = threading.current_thread()
     if isinstance(thread, _LoopThread):
         thread.loop.stop()
+        getattr(thread.loop, "_ready", deque[object]()).clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from runledger_runtime import call_threads
 from runledger_runtime.call_threads import StuckCalls
 from runledger_runtime.event_loop import EventLoop
 
@@ -86,6 +88,29 @@ def test_call_that_goes_on_without_its_coroutine_is_stuck_until_it_returns(calls
     for thread in calls.threads:
         thread.join(WAIT_SECONDS)
     assert stuck.take_change() == -2
+
+
+def test_call_that_others_end_is_replaced_and_not_counted(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(call_threads, "_ENDED_BY_OTHERS", {calls.wait_for_the_door})
+    stuck = calls.count()
+    calls.begin(MOST_THREADS)
+    calls.leave()
+
+    calls.loop.look()
+
+    assert stuck.take_change() == 0
+    assert calls.thread_of_a_call() not in calls.threads
+    calls.door.set()
+    for thread in calls.threads:
+        thread.join(WAIT_SECONDS)
+    assert stuck.take_change() == 0
+
+
+@pytest.mark.parametrize("name", ["getaddrinfo", "getnameinfo"])
+def test_what_asyncio_looks_names_up_with_is_ended_by_others(name: str):
+    assert getattr(socket, name) in call_threads._ENDED_BY_OTHERS
 
 
 def test_whoever_counts_is_told_of_each_change(calls: Calls):

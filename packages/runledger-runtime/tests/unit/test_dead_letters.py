@@ -124,3 +124,22 @@ def test_hook_whose_payload_cannot_be_decoded_any_more_is_not_called(
 
     assert hanging.threads == []
     assert caplog.messages == ["a dead-letter hook failed"]
+
+
+def test_who_holds_the_hooks_up_keeps_neither_health_nor_the_end_of_the_process(
+    hooks: DeadLetterHooks,
+) -> None:
+    answers: list[bool] = []
+
+    def ask() -> None:
+        answers.append(hooks.has_work)
+        hooks.abandon()
+        answers.append(hooks.has_work)
+
+    # As who logs does, for as long as nobody reads the log.
+    with hooks._lock:
+        asker = threading.Thread(target=ask, daemon=True)
+        asker.start()
+        asker.join(10)
+
+    assert answers == [False, False]

@@ -13,7 +13,7 @@ from ._operator import OperatorVerdict
 from ._progress import StoredProgress, update_job_progress
 from ._ready import Backlog, ReadyMark, Walk
 from ._reap import ReapedJob, ReapError, ReapResult, reap_expired_leases
-from ._release import give_back_job, release_job, release_jobs
+from ._release import give_back_jobs, release_job, release_jobs
 from ._requeue import requeue_job, requeue_jobs
 from ._round import RoundResult, run_waiting_round, run_worker_round
 from ._success import SuccessEntry, SuccessOutcome, complete_job_success, complete_jobs
@@ -53,7 +53,7 @@ __all__ = [
     "find_claimable_jobs",
     "find_claims",
     "find_due_jobs",
-    "give_back_job",
+    "give_back_jobs",
     "has_open_work",
     "heartbeat_job",
     "heartbeat_jobs",

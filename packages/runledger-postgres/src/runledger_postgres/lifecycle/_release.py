@@ -101,7 +101,7 @@ _WRITE: Final = f"""
 
 RELEASE_JOBS: Final = Statement(f"{_LOCKED_UNSTARTED} {SKIP_LOCKED} {_WRITE}", ReleasedRow)
 RELEASE_JOB: Final = Statement(f"{_LOCKED_UNSTARTED} {WAIT_FOR_LOCK} {_WRITE}", ReleasedRow)
-GIVE_BACK_JOB: Final = Statement(f"{_LOCKED_ANYWAY} {WAIT_FOR_LOCK} {_WRITE}", ReleasedRow)
+GIVE_BACK_JOBS: Final = Statement(f"{_LOCKED_ANYWAY} {SKIP_LOCKED} {_WRITE}", ReleasedRow)
 
 
 def release_job(
@@ -155,26 +155,26 @@ def release_jobs(
     return _release_verdicts(db, leases, rows)
 
 
-def give_back_job(db: Database, lease: JobLease, *, reason: str) -> None:
-    """Give back a claim whose handler its own worker has stopped, whatever it has stored so far.
+def give_back_jobs(
+    db: Database, leases: Sequence[JobLease], *, reason: str, retry_delay_ms: int = 0
+) -> list[WriteVerdict]:
+    """Give back claims that their own worker has ended, whatever they have stored so far.
 
     Progress and checkpoint stay for the next claim, which has the same attempt number.
 
-    Args:
-        reason: As for `release_job`.
+    Returns:
+        As `release_jobs`, but for no lease `NOT_APPLICABLE`.
 
     Raises:
-        ForbiddenError: `job.lease_owner_mismatch` if the lease is not live; nothing is changed.
-        UnavailableError: As `release_job`.
+        ValidationError: As `release_jobs`.
 
-    Transaction: as `release_job`.
+    Transaction: joins the caller's or opens one.
     """
-    bound = Bound(GIVE_BACK_JOB, _release_parameters([lease], reason, 0))
-    verdict = _release_verdicts(
-        db, [lease], run(db, bound, lock_timeout_ms=DEFAULT_LOCK_TIMEOUT_MS)
-    )[0]
-    if not verdict.is_stored:
-        raise verdict_refusal(verdict)
+    leases = checked_leases(leases)
+    if not leases:
+        return []
+    rows = run(db, Bound(GIVE_BACK_JOBS, _release_parameters(leases, reason, retry_delay_ms)))
+    return _release_verdicts(db, leases, rows)
 
 
 def _release_parameters(

@@ -97,6 +97,7 @@ class Listener(threading.Thread):
             if not self._try_to_take_mark(connection):
                 # Whoever ends a run holds it for an instant; a stranger, for as long as he likes.
                 self._is_over.wait(_MARK_RETRY_SECONDS)
+                self._is_waited_for.wait()
                 continue
             self.trouble = None
             self._retry_seconds = _SHORTEST_RETRY_SECONDS

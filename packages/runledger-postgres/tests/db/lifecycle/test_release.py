@@ -14,12 +14,11 @@ from runledger_core import (
     RunledgerError,
     Scope,
 )
-from runledger_postgres.errors import QueryError
 from runledger_postgres.jobs import insert_claim_log, list_job_events
 from runledger_postgres.lifecycle import (
     WriteVerdict,
     complete_job_failure,
-    give_back_job,
+    give_back_jobs,
     release_job,
     release_jobs,
     update_job_progress,
@@ -155,8 +154,8 @@ def test_claim_that_has_stored_something_is_given_back_with_it(queue: Queue):
     update_job_progress(queue.pool, lease, JobProgressUpdate(done=1, total=2, checkpoint=[7]))
     insert_claim_log(queue.pool, lease, level="INFO", message="begun")
 
-    give_back_job(queue.pool, lease, reason="SHUTDOWN")
-    give_back_job(queue.pool, lease, reason="SHUTDOWN")
+    assert give_back_jobs(queue.pool, [lease], reason="SHUTDOWN") == [STORED]
+    assert give_back_jobs(queue.pool, [lease], reason="SHUTDOWN") == [REPEATED]
 
     job = queue.job(lease.job_id)
     assert (job.status, job.attempt, job.status_reason) == (JobStatus.PENDING, 0, "SHUTDOWN")
@@ -167,15 +166,17 @@ def test_claim_that_has_stored_something_is_given_back_with_it(queue: Queue):
     assert again.checkpoint == [7]
 
 
-def test_claim_that_is_not_live_is_not_given_back(queue: Queue):
-    lease = queue.started()
-    expire_lease(queue.pool, lease.job_id)
+def test_claims_that_others_hold_or_that_are_not_live_are_not_given_back(queue: Queue):
+    queue.enqueue(3)
+    expired, held, plain = queue.leases(3)
+    expire_lease(queue.pool, expired.job_id)
+    with queue.database.connect() as holder:
+        holder.execute("SELECT FROM runledger.job_queue WHERE id = %s FOR UPDATE", [held.job_id])
 
-    with pytest.raises(QueryError) as refused:
-        give_back_job(queue.pool, lease, reason="SHUTDOWN")
+        verdicts = give_back_jobs(queue.pool, [expired, held, plain], reason="SHUTDOWN")
 
-    assert refused.value.code == "job.lease_owner_mismatch"
-    assert queue.job(lease.job_id).attempt == 1
+    assert verdicts == [MISMATCH, BUSY, STORED]
+    assert [queue.job(lease.job_id).attempt for lease in (expired, held, plain)] == [1, 1, 0]
 
 
 def test_release_of_another_worker_is_no_repeat(queue: Queue):

@@ -35,6 +35,8 @@ _TOLD_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.1
 # A timer of 0 is none.
 _LEAST_TIMER_SECONDS: Final = 0.1
+# What is longer the kernel may refuse.
+_LONGEST_TIMER_SECONDS: Final = 10_000_000.0
 
 
 def _never() -> bool:
@@ -44,12 +46,18 @@ def _never() -> bool:
 class ProcessEnd:
     """Ends this process in time, once a stop has begun; until then it does nothing.
 
-    Only for a process that is ours: the exit that it falls back on runs nothing of the application.
+    The exit that it falls back on runs nothing of the application.
     """
 
-    def __init__(self, timeout: float) -> None:
-        """Take the seconds that running handlers have after a first signal."""
+    def __init__(self, timeout: float, *, is_ours: bool) -> None:
+        """Take the seconds that running handlers have after a first signal.
+
+        Args:
+            is_ours: Whether the process was started for this command. Else its end is its owner's:
+                it is not watched, and `cut_off` raises.
+        """
         self.timeout = timeout
+        self._is_ours = is_ours
         self._code = EXIT_UNSETTLED
         # Each is written by one thread, or by the signal handler that interrupts it, which must
         # not take a lock.
@@ -64,6 +72,8 @@ class ProcessEnd:
         Args:
             is_asked: Whether a stop was asked for.
         """
+        if not self._is_ours:
+            return
         self._is_asked = is_asked
         threading.Thread(target=self._watch, name="runledger-end", daemon=True).start()
 
@@ -79,7 +89,13 @@ class ProcessEnd:
         self._is_asked = _never
 
     def cut_off(self) -> NoReturn:
-        """End the process now, with what can be flushed in a moment."""
+        """End the process now, with what can be flushed in a moment.
+
+        Raises:
+            SystemExit: If the process is not ours.
+        """
+        if not self._is_ours:
+            sys.exit(self._code)
         within(_FLUSH_SECONDS, self._last_words)
         os._exit(self._code)
 
@@ -88,7 +104,8 @@ class ProcessEnd:
 
         Python flushes them when its threads do not run any more, so that nothing watches it.
         """
-        atexit.register(self._at_exit)
+        if self._is_ours:
+            atexit.register(self._at_exit)
 
     def _watch(self) -> None:
         while (seconds := self._due_at() - time.monotonic()) > 0:
@@ -112,7 +129,8 @@ class ProcessEnd:
         # From here on only the kernel can end what the application's objects hold on to.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         seconds = self._promised_at() - time.monotonic()
-        signal.setitimer(signal.ITIMER_REAL, max(seconds, _LEAST_TIMER_SECONDS))
+        bounded = min(max(seconds, _LEAST_TIMER_SECONDS), _LONGEST_TIMER_SECONDS)
+        signal.setitimer(signal.ITIMER_REAL, bounded)
 
     def _last_words(self) -> None:
         if self._over_at < math.inf:

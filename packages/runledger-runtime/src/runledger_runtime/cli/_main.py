@@ -23,6 +23,9 @@ _VERBS: Final = {
     "worker": "Run the jobs of a catalog until told to stop.",
     "workflows": "Look at workflow runs, draw and cancel them, complete their gates.",
 }
+PROCESS_IS_OURS: Final = object()
+"""The object of click's context in a process that was started for the command."""
+
 # It prints nothing, and runs where nobody looks.
 _SILENT: Final = "worker"
 
@@ -86,7 +89,7 @@ def runledger() -> None:
 def main() -> NoReturn:
     """Run the command of this process and exit."""
     try:
-        runledger(prog_name="runledger")
+        runledger(prog_name="runledger", obj=PROCESS_IS_OURS)
     except OSError as error:
         failure = output_failure(error)
         if failure is None:

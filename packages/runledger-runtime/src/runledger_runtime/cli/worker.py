@@ -26,6 +26,7 @@ from ._end import ProcessEnd
 from ._errors import EXIT_FAILURE
 from ._health import health_port_of, require_free_ports
 from ._log import log_to_stderr, tell
+from ._main import PROCESS_IS_OURS
 from ._processes import WorkerProcesses, stop_without_parent
 from ._sync import sync_catalog
 
@@ -129,7 +130,8 @@ def command(
     http = None if health_port is None else (health_host, health_port)
     fields = log_to_stderr(log_level)
     config = JobsConfig.from_env()
-    end = ProcessEnd(shutdown_timeout)
+    root = click.get_current_context().find_root()
+    end = ProcessEnd(shutdown_timeout, is_ours=root.obj is PROCESS_IS_OURS)
     # Before the application registers its own.
     end.flush_at_exit()
     if concurrency is not None:

@@ -6,8 +6,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import closing
-from typing import Final, TypeAlias, TypeGuard
+from typing import Final, TypeAlias
 
 import psycopg
 
@@ -20,8 +19,6 @@ from runledger_core import (
     JsonValue,
     type_name,
 )
-from runledger_postgres.direct import connect_directly
-from runledger_postgres.lifecycle import give_back_job
 
 from ._context import WorkerJobContext
 from ._execution import Ending, Execution, Outcome
@@ -84,39 +81,14 @@ def timeout_failure(execution: Execution) -> JobFailure:
     return JobFailure.timeout(TIMEOUT_CODE, f"the handler did not end within {seconds} s")
 
 
-def is_shut_down(outcome: Outcome | None) -> TypeGuard[Outcome]:
+def is_shut_down(outcome: Outcome) -> bool:
     """Tell whether a handler left because an aborted stop told it to."""
-    return outcome is not None and outcome.result is SHUT_DOWN
+    return outcome.result is SHUT_DOWN
 
 
 def is_unstarted(outcome: Outcome) -> bool:
     """Tell whether there was no thread, or no event loop, for a handler."""
     return outcome.result is _NOT_STARTED
-
-
-def give_back(outcome: Outcome) -> Outcome | None:
-    """Give a job back whose handler was told to leave, so that no attempt is used up.
-
-    Returns:
-        None if that is done; otherwise the outcome, to be stored as it is.
-    """
-    execution = outcome.execution
-    # Alone, so that it waits: a heartbeat of our own may hold the row at this moment.
-    try:
-        give_back_job(execution.pool, execution.job.lease, reason=RELEASE_REASON)
-    except Exception:  # noqa: BLE001  # the pool may be closed by now, or used up, or anything
-        return _given_back_directly(outcome)
-    return None
-
-
-def _given_back_directly(outcome: Outcome) -> Outcome | None:
-    execution = outcome.execution
-    try:
-        with closing(connect_directly(execution.pool, "give back")) as connection:
-            give_back_job(connection, execution.job.lease, reason=RELEASE_REASON)
-    except Exception:  # noqa: BLE001  # as before
-        return outcome
-    return None
 
 
 def _judged(

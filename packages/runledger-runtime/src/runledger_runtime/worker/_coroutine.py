@@ -12,7 +12,7 @@ from runledger_core import JobContext, JsonValue
 
 from ..forked_child import EndsForkedChild
 from ..registry import AsyncHandler
-from ._attempt import give_back, is_shut_down, run_attempt_async, unentered_attempt
+from ._attempt import run_attempt_async, unentered_attempt
 from ._execution import Ending, Execution, Outcome
 
 _Ended: TypeAlias = tuple[Ending, Outcome | None]
@@ -78,20 +78,9 @@ class CoroutineAttempt:
             self._is_told = True
             self._task.cancel()
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, _task: asyncio.Task[None]) -> None:
         self._running.discard(self)
         self._execution.interrupt = None
         # Cancelled before its first step, it was never entered.
         ending, outcome = self._returned or unentered_attempt(self._execution)
-        if is_shut_down(outcome):
-            try:
-                # A round trip, which must not block the loop.
-                task.get_loop().run_in_executor(None, self._give_back, outcome)
-            except (RuntimeError, MemoryError):
-                # No thread to be had, or a handler has shut them down.
-                self._deliver(self._execution, ending, outcome)
-        else:
-            self._deliver(self._execution, ending, outcome)
-
-    def _give_back(self, outcome: Outcome) -> None:
-        self._deliver(self._execution, Ending.RETURNED, give_back(outcome))
+        self._deliver(self._execution, ending, outcome)

@@ -23,6 +23,7 @@ from runledger_postgres.lifecycle import (
     find_claimable_jobs,
     find_claims,
     find_due_jobs,
+    give_back_jobs,
     release_job,
     release_jobs,
     run_waiting_round,
@@ -149,25 +150,33 @@ class PumpLink:
                 in_workflows=batch.is_in_workflows,
             )
 
-    def release(
-        self, leases: Sequence[JobLease], *, reason: str, retry_delay_ms: int = 0
-    ) -> list[JobLease]:
-        """Give claims back that were not entered; return those that others hold for longer.
+    def release(self, leases: Sequence[JobLease], *, reason: str) -> None:
+        """Give claims back that were not entered; what others hold for longer runs out.
 
         Raises:
             QueryError: Some may not have been given back.
         """
         connection = self._open()
         with self._connections.use(connection, self._deadline_seconds):
-            verdicts = release_jobs(
-                connection, leases, reason=reason, retry_delay_ms=retry_delay_ms
-            )
-            return [
-                lease
-                for lease, verdict in zip(leases, verdicts, strict=True)
-                if verdict is WriteVerdict.BUSY
-                and not self._release_held(connection, lease, reason, retry_delay_ms)
-            ]
+            verdicts = release_jobs(connection, leases, reason=reason)
+            for lease, verdict in zip(leases, verdicts, strict=True):
+                if verdict is WriteVerdict.BUSY:
+                    self._release_held(connection, lease, reason)
+
+    def give_back(
+        self, leases: Sequence[JobLease], *, reason: str, retry_delay_ms: int
+    ) -> list[WriteVerdict]:
+        """Give claims back that have ended here, so that no attempt is used up.
+
+        Returns:
+            A verdict per lease, in input order.
+
+        Raises:
+            QueryError: None was given back, unless the outcome is unknown.
+        """
+        connection = self._open()
+        with self._connections.use(connection, self._deadline_seconds):
+            return give_back_jobs(connection, leases, reason=reason, retry_delay_ms=retry_delay_ms)
 
     def has_unknown_claims(self) -> bool:
         """Whether a claim may have committed without our knowing, and it is time to ask."""
@@ -222,23 +231,13 @@ class PumpLink:
         self._find_at = [now, now + 1.0, now + self._ttl / 2]
         _logger.warning("a claim's reply was lost", extra={"code": error.code})
 
-    def _release_held(
-        self, connection: Connection, lease: JobLease, reason: str, retry_delay_ms: int
-    ) -> bool:
+    def _release_held(self, connection: Connection, lease: JobLease, reason: str) -> None:
         try:
-            release_job(
-                connection,
-                lease,
-                reason=reason,
-                retry_delay_ms=retry_delay_ms,
-                lock_timeout_ms=_RELEASE_WAIT_MS,
-            )
+            release_job(connection, lease, reason=reason, lock_timeout_ms=_RELEASE_WAIT_MS)
         except QueryError as error:
             # Outcomes that are to be stored must not wait for it.
             if error.code not in _NOT_RELEASED:
                 raise
-            return False
-        return True
 
     @contextmanager
     def _limit(

@@ -30,10 +30,10 @@ from ._execution import Ending, Execution, ExecutionState, Outcome
 from ._link import PumpLink
 from ._observing import Observing
 from ._refused_claims import RefusedPart
+from ._returned_claims import ReturnedClaims
 from ._settling import Batch, Settling
 from ._sleep import Sleep
 from ._slots import HandlerSlots
-from ._unstarted import UnstartedClaims
 
 _logger = safe_logger(__name__)
 
@@ -73,7 +73,7 @@ class Pump:
         self._health = health
         self._hooks = hooks
         self._settling = Settling(registry, book, on_dead_letter=hooks.submit, observing=observing)
-        self._unstarted = UnstartedClaims(link, self._settling)
+        self._returned = ReturnedClaims(link, self._settling)
         self._slots = HandlerSlots(self.deliver)
         self._wake = threading.Event()
         self._delivered: deque[tuple[Execution, Ending, Outcome | None]] = deque()
@@ -155,7 +155,7 @@ class Pump:
                 self._count_stuck(1)
             if outcome is None:
                 self._settling.let_go(execution)
-            elif not self._unstarted.take(outcome):
+            elif not self._returned.take(outcome):
                 self._outcomes.append(outcome)
 
     def _linger(self) -> None:
@@ -193,7 +193,7 @@ class Pump:
             limit = 0
         is_due = limit > 0 and self._sleep.is_over()
         try:
-            self._outcomes += self._unstarted.give_back()
+            self._outcomes += self._returned.give_back()
             if self._link.has_unknown_claims():
                 self._start(*self._link.find_claims(self._book))
             if refused := self._settling.take_refused():
@@ -219,7 +219,7 @@ class Pump:
             raise
 
     def _claimable(self) -> int:
-        if self._is_ending or not self._job_types or self._unstarted.seconds_left() > 0:
+        if self._is_ending or not self._job_types or self._returned.seconds_of_rest() > 0:
             return 0
         # A slot is free once its outcome is in this round; a busy outcome keeps its own.
         used = self._running + len(self._settling.kept())
@@ -260,9 +260,7 @@ class Pump:
         self, claim: ClaimRequest, part: RefusedPart | None, error: QueryError | None = None
     ) -> None:
         """Leave out what this part of a claim for one job would change."""
-        if part is None:
-            return
-        for job_id in self._link.find_refused(claim, part):
+        for job_id in () if part is None else self._link.find_refused(claim, part):
             self._claims.refused.leave_out(job_id, time.monotonic())
             _logger.error(
                 "a job cannot be claimed; it is left out for a while",
@@ -367,8 +365,10 @@ class Pump:
             waits.append(max(0.0, self._settling.rest_until - time.monotonic()))
         if self._settling.alone:
             waits.append(self._settling.seconds_until_alone())
-        if (rest := self._unstarted.seconds_left()) > 0:
+        if (rest := self._returned.seconds_of_rest()) > 0:
             waits.append(rest)
+        if (left := self._returned.seconds_until_next()) is not None:
+            waits.append(left)
         if self._claimable() > 0:
             waits.append(self._sleep.seconds_left())
         return min(waits)

@@ -12,7 +12,7 @@ from runledger_core import JobContext, JsonValue
 
 from ..forked_child import EndsForkedChild
 from ..registry import AsyncHandler
-from ._attempt import Handler, give_back, is_shut_down, run_attempt, unstarted_attempt
+from ._attempt import Handler, run_attempt, unstarted_attempt
 from ._coroutine import CoroutineAttempt
 from ._execution import Ending, Execution, Outcome
 
@@ -71,8 +71,6 @@ class HandlerSlots:
             ending, outcome = self._context.copy().run(
                 run_attempt, execution, _ending_forks(handler)
             )
-            if execution.is_cancelled and is_shut_down(outcome):
-                outcome = give_back(outcome)
             with self._lock:
                 self._idle += 1
             self._deliver(execution, ending, outcome)

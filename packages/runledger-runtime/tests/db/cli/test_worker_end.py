@@ -206,6 +206,31 @@ def test_process_whose_objects_hang_at_its_exit_is_ended_by_the_system(run_job):
     assert worker.wait(0.2 + END_SECONDS) == -signal.SIGALRM
 
 
+def test_command_inside_of_another_program_ends_with_a_code_and_not_the_program(
+    runledger_database, tmp_path
+):
+    (tmp_path / "shop.py").write_text(APP)
+    program = (
+        "import time\n"
+        "from click.testing import CliRunner\n"
+        "from runledger_runtime.cli.worker import command\n"
+        "print(CliRunner().invoke(command, ['--app', 'shop:catalog', '--burst']).exit_code)\n"
+        "time.sleep(3)\n"
+        "print('goes on')\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=os.environ | {"DATABASE_URL": runledger_database.dsn},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (ended.stdout, ended.returncode) == ("0\ngoes on\n", 0)
+
+
 def test_functions_at_exit_are_called_and_open_files_written(run_job):
     worker = run_job("goodbye")
 

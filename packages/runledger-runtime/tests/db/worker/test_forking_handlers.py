@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -109,6 +110,34 @@ def test_child_that_awaits_ends_instead_of_running_the_loop_of_its_parent(
         return JobCompletion.with_output(end_of(child))
 
     assert output_of(runledger_pool, start_worker, eventually, handler) == 1
+
+
+def test_child_that_awaits_does_nothing_that_was_ready_beside_it(
+    runledger_pool: ConnectionPool[Any], start_worker: Any, eventually: Eventually, tmp_path: Path
+) -> None:
+    ran_in = tmp_path / "ran-in"
+
+    async def other(door: asyncio.Event) -> None:
+        await door.wait()
+        with ran_in.open("a") as file:  # a line
+            file.write(f"{os.getpid()}\n")
+
+    async def handler(_context: Any, _payload: Any) -> JobCompletion:
+        loop, door = asyncio.get_running_loop(), asyncio.Event()
+        beside = loop.create_task(other(door))
+        # Both are ready in one round of the loop, the handler first.
+        loop.call_later(0.05, door.set)
+        await door.wait()
+        child = os.fork()
+        if child == 0:
+            while True:  # noqa: ASYNC110  # the loop must come back to the child
+                await asyncio.sleep(0)
+        end = end_of(child)
+        await beside
+        return JobCompletion.with_output(end)
+
+    assert output_of(runledger_pool, start_worker, eventually, handler) == 1
+    assert ran_in.read_text() == f"{os.getpid()}\n"
 
 
 def test_child_says_what_it_raised_on_its_stderr(

@@ -11,6 +11,7 @@ from psycopg_pool import ConnectionPool
 
 from runledger_core import JobDefinitionSpec, JobEnqueue
 from runledger_postgres import enqueue_jobs, upsert_job_definition
+from runledger_runtime.health import LoopState
 
 Until = Callable[[dict[str, list[str]]], None]
 
@@ -110,9 +111,12 @@ def test_job_that_was_left_out_is_claimed_when_its_time_is_over(
     monkeypatch.setattr("runledger_runtime.worker._refused_claims._LEFT_OUT_SECONDS", 0.5)
     queue.refuse("NEW.status = 'LEASED'")
     queue.enqueue("jobs.bad")
-    start_worker(HANDLERS)
+    worker = start_worker(HANDLERS)
     eventually(lambda: bool(queue.left_out()))
+    shown = worker.health.status(LoopState.RUNNING).left_out_jobs
+    assert {str(job_id) for job_id in shown} == queue.left_out()
 
     queue.execute("DROP FUNCTION public.refuse CASCADE")
 
     until({"jobs.bad": ["SUCCEEDED"]})
+    eventually(lambda: not worker.health.status(LoopState.RUNNING).left_out_jobs)

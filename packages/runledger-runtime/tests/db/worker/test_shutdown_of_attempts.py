@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
 from typing import Any
 
 import pytest
 from psycopg_pool import ConnectionPool
 
 from runledger_core import JobCancelled, JobEnqueue, JobFailure
-from runledger_postgres import enqueue_job
-from runledger_postgres.errors import QueryUnavailableError
+from runledger_postgres import connect_pool, enqueue_job, enqueue_jobs
+from runledger_postgres.errors import QueryInternalError
+from runledger_postgres.lifecycle import WriteVerdict, give_back_jobs
 from runledger_runtime.errors import LoopExit
-from runledger_runtime.worker import _attempt
+from runledger_runtime.worker import _link
 
 STATE = (
     "SELECT status::text || ' ' || attempt || ' ' || coalesce(last_error_code, '-')"
     " FROM runledger.job_queue"
-)
-WAITING = (
-    "SELECT count(*) FROM pg_stat_activity"
-    " WHERE datname = current_database() AND wait_event_type = 'Lock'"
 )
 
 
@@ -84,20 +83,27 @@ def test_statement_that_the_abort_cancelled_uses_up_no_attempt(
     assert look(STATE) == "PENDING 0 -"
 
 
-def test_row_that_another_transaction_holds_for_a_moment_uses_up_no_attempt(
+def test_row_that_another_transaction_holds_for_a_moment_uses_up_no_attempt(  # noqa: PLR0917  # fixtures
     runledger_pool: ConnectionPool[Any],
     runledger_database: Any,
     start_worker: Any,
     look: Any,
     eventually: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     began = threading.Event()
+    verdicts: list[WriteVerdict] = []
+
+    def give_back(*arguments: Any, **keywords: Any) -> list[WriteVerdict]:
+        verdicts.extend(given := give_back_jobs(*arguments, **keywords))
+        return given
 
     def handler(context: Any, _payload: Any) -> None:
         began.set()
         assert context.wait(60)
         context.raise_if_cancelled()
 
+    monkeypatch.setattr(_link, "give_back_jobs", give_back)
     worker = start_worker({"jobs.patient": handler})
     enqueue_job(runledger_pool, JobEnqueue("jobs.patient", {}))
     assert began.wait(30)
@@ -105,11 +111,50 @@ def test_row_that_another_transaction_holds_for_a_moment_uses_up_no_attempt(
     holder.execute("SELECT FROM runledger.job_queue FOR UPDATE")
 
     worker.stop.abort()
-    eventually(lambda: look(WAITING) == 1)
+    eventually(lambda: len(verdicts) >= 2)
     holder.rollback()
 
     assert worker.end() is LoopExit.SHUTDOWN
+    assert set(verdicts[:-1]) == {WriteVerdict.BUSY}
     assert look(STATE) == "PENDING 0 -"
+
+
+def test_threads_and_connections_that_handlers_hold_cost_the_others_no_attempt(
+    runledger_database: Any, runledger_pool: ConnectionPool[Any], start_worker: Any, look: Any
+) -> None:
+    began, release = threading.Semaphore(0), threading.Event()
+
+    def call() -> None:
+        began.release()
+        release.wait(60)
+
+    async def calls(_context: Any, _payload: Any) -> None:
+        await asyncio.to_thread(call)
+
+    def deaf(context: Any, _payload: Any) -> None:
+        with context.connection():
+            call()
+
+    with connect_pool(runledger_database.dsn, min_size=1, max_size=1) as pool:
+        worker = start_worker(
+            {"jobs.calls": calls, "jobs.deaf": deaf}, pool=pool, max_global_concurrency=40
+        )
+        enqueue_jobs(
+            runledger_pool, [JobEnqueue("jobs.deaf", {}), *[JobEnqueue("jobs.calls", {})] * 32]
+        )
+        for _ in range(33):
+            assert began.acquire(timeout=30)
+
+        worker.stop.abort()
+
+        given_back = "SELECT count(*) FROM runledger.job_queue WHERE status = 'PENDING'"
+        give_up_at = time.monotonic() + 3
+        while look(given_back) < 32 and time.monotonic() < give_up_at:
+            time.sleep(0.02)
+        assert look(given_back) == 32
+        assert look("SELECT sum(attempt) FROM runledger.job_queue WHERE status = 'PENDING'") == 0
+        release.set()
+        worker.end()
 
 
 @pytest.mark.parametrize("stores", ["progress", "log", "log of the last attempt"])
@@ -175,9 +220,9 @@ def test_attempt_that_cannot_be_given_back_is_on_record_and_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(*_arguments: object, **_keywords: object) -> None:
-        raise QueryUnavailableError("db.unavailable", "not now")
+        raise QueryInternalError("db.check_violation", "refused")
 
-    monkeypatch.setattr(_attempt, "give_back_job", fail)
+    monkeypatch.setattr(_link, "give_back_jobs", fail)
 
     abort_in(start_worker, runledger_pool, lambda context: context.raise_if_cancelled())
 
