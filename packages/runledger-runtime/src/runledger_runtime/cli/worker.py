@@ -130,8 +130,7 @@ def command(
     http = None if health_port is None else (health_host, health_port)
     fields = log_to_stderr(log_level)
     config = JobsConfig.from_env()
-    root = click.get_current_context().find_root()
-    end = ProcessEnd(shutdown_timeout, is_ours=root.obj is PROCESS_IS_OURS)
+    end = _process_end(shutdown_timeout)
     # Before the application registers its own.
     end.flush_at_exit()
     if concurrency is not None:
@@ -206,6 +205,11 @@ def _run(
         tell(f"warning: {work.jobs_left}")
     tell("worker stopped")
     return code
+
+
+def _process_end(timeout: float) -> ProcessEnd:
+    root = click.get_current_context().find_root()
+    return ProcessEnd(timeout, is_ours=root.obj is PROCESS_IS_OURS)
 
 
 def _run_processes(workers: WorkerProcesses, end: ProcessEnd) -> int:
