@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from asyncio import AbstractEventLoop
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context
 from functools import partial
 from queue import SimpleQueue
+from types import MethodType
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from runledger_core import sanitize_text, type_name
@@ -22,7 +24,9 @@ _logger = safe_logger(__name__)
 
 _MOST_THREADS: Final = 32
 # asyncio's own look-ups of names. The resolver ends them, and a restart would not help.
-_ENDED_BY_OTHERS: Final = frozenset({socket.getaddrinfo, socket.getnameinfo})
+_ENDED_BY_OTHERS: Final = (socket.getaddrinfo, socket.getnameinfo)
+# What it calls instead of the first in its debug mode.
+_LOOK_UP_OF_DEBUG: Final = "_getaddrinfo_debug"
 _NAME_BYTES: Final = 200
 
 ResultT = TypeVar("ResultT")
@@ -103,7 +107,7 @@ class CallThreads(ThreadPoolExecutor):
             stuck = [call for call in self._running if call.is_overdue(left_before)]
             for call in stuck:
                 call.is_given_up = True
-                call.counted_by = () if call.function in _ENDED_BY_OTHERS else counts
+                call.counted_by = () if _is_ended_by_others(call.function) else counts
                 self._thread_count -= 1
                 self._unended -= 1
                 for count in call.counted_by:
@@ -196,14 +200,22 @@ def _innermost(function: object) -> object:
             inner = cast("partial[Any]", function)
             runs_in_context = isinstance(getattr(inner.func, "__self__", None), Context)
             function = inner.args[0] if runs_in_context else inner.func
-        # What cannot be hashed cannot be looked for either.
-        hash(function)
     except Exception:  # noqa: BLE001  # attributes may be properties of the user's
         return None
     return function
 
 
+def _is_ended_by_others(function: object) -> bool:
+    if any(function is each for each in _ENDED_BY_OTHERS):
+        return True
+    if not isinstance(function, MethodType) or function.__name__ != _LOOK_UP_OF_DEBUG:
+        return False
+    return isinstance(function.__self__, AbstractEventLoop)
+
+
 def _name_of(function: object) -> str:
+    if function is None:
+        return "a call"
     try:
         name = getattr(function, "__qualname__", None) or type_name(function)
         module = getattr(function, "__module__", None)

@@ -172,7 +172,6 @@ class DeadLetterHooks:
     def abandon(self) -> None:
         """Start no more and wait for none: the process is about to end."""
         self._is_abandoned = True
-        self._starts_left = 0
         # Who logs holds the lock, and may wait for whoever reads the log.
         if self._lock.acquire(timeout=_ABANDON_SECONDS):
             self._waiting.clear()
@@ -184,7 +183,7 @@ class DeadLetterHooks:
         return None if handler is None else handler.on_dead_letter
 
     def _start_waiting(self) -> None:
-        while self._waiting and self._starts_left and len(self._running) < _MOST_AT_ONCE:
+        while self._may_start() and len(self._running) < _MOST_AT_ONCE:
             hook = self._waiting.popleft()
             if len(self._stuck) > _MOST_STUCK:
                 self._skip(hook)
@@ -199,6 +198,9 @@ class DeadLetterHooks:
                 self._running.add(hook)
         if self._running and self._watch is None:
             self._watch = _start_daemon(self._watch_time, name="runledger-dead-letters")
+
+    def _may_start(self) -> bool:
+        return bool(self._waiting) and self._starts_left > 0 and not self._is_abandoned
 
     def _skip(self, hook: _Hook) -> None:
         step = self._skips.failed()

@@ -209,12 +209,20 @@ class _LoopThread(threading.Thread):
         while not self._is_finished:
             try:
                 with EndsForkedChild():
-                    self.loop.run_forever()
-                    self._refuse_child()
+                    self._run_loop()
             except BaseException:
                 # SystemExit of a task that a handler left behind: others run here, too.
                 _logger.exception("a task tried to end the event loop")
         self.loop.close()
+
+    def _run_loop(self) -> None:
+        try:
+            self.loop.run_forever()
+        except BaseException:
+            # Of a round that has nothing left to run; see `_leave_the_copied_loop`.
+            self._refuse_child()
+            raise
+        self._refuse_child()
 
     def finish(self) -> None:
         """Cancel what is left and end after it; wait a moment for that."""
@@ -239,7 +247,8 @@ class _LoopThread(threading.Thread):
 
     def _refuse_child(self) -> None:
         if os.getpid() != self._pid:
-            raise RuntimeError("a forked child must not await: the event loop is its parent's")
+            text = "a forked child must not await: the event loop is its parent's"
+            raise RuntimeError(text) from None
 
     def _answer(self) -> None:
         self._asked_at = None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -93,9 +94,10 @@ def test_call_that_goes_on_without_its_coroutine_is_stuck_until_it_returns(calls
 def test_call_that_others_end_is_replaced_and_not_counted(
     calls: Calls, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(call_threads, "_ENDED_BY_OTHERS", {calls.wait_for_the_door})
+    look_up = calls.wait_for_the_door
+    monkeypatch.setattr(call_threads, "_ENDED_BY_OTHERS", [look_up])
     stuck = calls.count()
-    calls.begin(MOST_THREADS)
+    calls.begin(MOST_THREADS, look_up)
     calls.leave()
 
     calls.loop.look()
@@ -108,9 +110,45 @@ def test_call_that_others_end_is_replaced_and_not_counted(
     assert stuck.take_change() == 0
 
 
+@pytest.mark.parametrize("is_debugged", [False, True])
 @pytest.mark.parametrize("name", ["getaddrinfo", "getnameinfo"])
-def test_what_asyncio_looks_names_up_with_is_ended_by_others(name: str):
-    assert getattr(socket, name) in call_threads._ENDED_BY_OTHERS
+def test_what_asyncio_looks_names_up_with_is_ended_by_others(
+    name: str, is_debugged: bool, monkeypatch: pytest.MonkeyPatch
+):
+    called: list[object] = []
+
+    async def look_up() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_debug(is_debugged)
+        monkeypatch.setattr(loop, "run_in_executor", lambda _, call, *_args: called.append(call))
+        # What it returns here cannot be awaited.
+        with suppress(TypeError):
+            await (
+                loop.getaddrinfo("a", 1) if name == "getaddrinfo" else loop.getnameinfo(("a", 1))
+            )
+
+    asyncio.run(look_up())
+
+    assert [call_threads._is_ended_by_others(each) for each in called] == [True]
+
+
+def test_stuck_call_that_has_no_hash_is_told_by_its_class(
+    calls: Calls, caplog: pytest.LogCaptureFixture
+):
+    @dataclass
+    class Waiter:
+        calls: Calls
+
+        def __call__(self) -> None:
+            self.calls.wait_for_the_door()
+
+    calls.count()
+    calls.begin(1, Waiter(calls))
+    calls.leave()
+
+    calls.loop.look()
+
+    assert "Waiter goes on in a thread" in caplog.text
 
 
 def test_whoever_counts_is_told_of_each_change(calls: Calls):

@@ -216,8 +216,12 @@ class PumpLink:
             self._connection.close()
             self._connection = None
 
-    def end_long_round(self) -> None:
-        """Break the connection of a round that has got more time, from any thread."""
+    def hurry(self) -> None:
+        """Wait no longer for a server that was away, nor for a round that has got more time.
+
+        From any thread: the process is about to end.
+        """
+        self._retry_at = 0.0
         connection = self._long_use
         if connection is not None:
             shut_down(connection)

@@ -122,7 +122,7 @@ class _Worker:
             pool, conninfo=config.direct_database_url, shortage=self._shortage
         )
         self._link = _pump_link(self._connections, pool, config)
-        stop.add_abort_callback(self._link.end_long_round)
+        stop.add_abort_callback(self._link.hurry)
         self._keeper = self._lease_keeper(registry, config)
         self._listener: Listener | None = None
         marks: SleepMarks | None = None

@@ -193,7 +193,6 @@ class Pump:
             limit = 0
         is_due = limit > 0 and self._sleep.is_over()
         try:
-            self._outcomes += self._returned.give_back()
             if self._link.has_unknown_claims():
                 self._start(*self._link.find_claims(self._book))
             if refused := self._settling.take_refused():
@@ -202,12 +201,14 @@ class Pump:
                 self._round(outcomes, limit)
             if alone := self._settling.take_alone():
                 self._store_alone(alone)
+            # After what has ended: a result that is lost is work done twice.
+            self._outcomes += self._returned.give_back()
         except QueryError as error:
             self._recover(error, [*outcomes, *alone])
             return self._link.seconds_until_retry()
         waiting = (*self._outcomes, *self._settling.kept())
         if not self._settling.refused:
-            self._health.passed(backlog=len(waiting))
+            self._health.passed(backlog=len(waiting) + len(self._returned))
         return self._wait_seconds()
 
     def _store_alone(self, outcomes: Sequence[Outcome]) -> None:
@@ -222,7 +223,7 @@ class Pump:
         if self._is_ending or not self._job_types or self._returned.seconds_of_rest() > 0:
             return 0
         # A slot is free once its outcome is in this round; a busy outcome keeps its own.
-        used = self._running + len(self._settling.kept())
+        used = self._running + len(self._settling.kept()) + len(self._returned)
         free = self._config.max_global_concurrency - used
         # Fewer at once, if so many take longer than a round may.
         most = max(1, self._config.claim_batch_size >> self._link.claim_cut_offs)

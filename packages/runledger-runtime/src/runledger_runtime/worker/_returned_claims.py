@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from itertools import chain
 from typing import Final
+from uuid import UUID
 
 from runledger_postgres.errors import QueryError
 from runledger_postgres.lifecycle import WriteVerdict
@@ -21,8 +21,12 @@ _logger = safe_logger(__name__)
 
 _UNSTARTED_REASON: Final = "NOT_STARTED"
 _UNSTARTED_SECONDS: Final = 1.0
-_BUSY_SECONDS: Final = 0.05
 _FORGOTTEN_SECONDS: Final = 60.0
+_MOST_AT_ONCE: Final = 1_000
+_LEAST_REST_SECONDS: Final = 0.05
+_MOST_REST_SECONDS: Final = 1.0
+# After a try in vain the pump has so many times as long as it took for everything else.
+_RESTS: Final = 4
 
 
 class ReturnedClaims:
@@ -37,9 +41,15 @@ class ReturnedClaims:
         self._link = link
         self._settling = settling
         self._held: list[Outcome] = []
+        self._most = _MOST_AT_ONCE
         self._retry_at = 0.0
-        self._rest_until = 0.0
+        self._rest_seconds = _LEAST_REST_SECONDS
+        self._claims_from = 0.0
         self._shortage = Outage()
+
+    def __len__(self) -> int:
+        """How many are held."""
+        return len(self._held)
 
     def take(self, outcome: Outcome) -> bool:
         """Keep an outcome whose claim goes back; return whether it is kept."""
@@ -52,14 +62,14 @@ class ReturnedClaims:
 
     def seconds_of_rest(self) -> float:
         """Return for how long nothing is to be claimed, 0 or more."""
-        return max(0.0, self._rest_until - time.monotonic())
+        return max(0.0, self._claims_from - time.monotonic())
 
     def seconds_until_next(self) -> float | None:
-        """Return how long to wait with those whose rows others hold; None if there are none."""
+        """Return how long to leave those alone that are held; None if there are none."""
         return max(0.0, self._retry_at - time.monotonic()) if self._held else None
 
     def give_back(self) -> list[Outcome]:
-        """Give back what is held, and hold on to those whose rows others hold.
+        """Give some back of those that are held, and hold on to those whose rows others hold.
 
         Returns:
             What the server refuses to take back, to be stored as it is.
@@ -69,48 +79,81 @@ class ReturnedClaims:
         """
         if not self._held or time.monotonic() < self._retry_at:
             return []
-        unstarted = [outcome for outcome in self._held if is_unstarted(outcome)]
-        shut_down = [outcome for outcome in self._held if is_shut_down(outcome)]
+        part = self._next_part()
+        began = time.monotonic()
+        try:
+            verdicts = self._given_back(part)
+        except QueryError as error:
+            self._put_behind(part)
+            # One that is refused, or takes too long, must not cost the others their attempts.
+            self._most = max(1, len(part) // 2)
+            if error.is_transient:
+                self._retry_at = began + (1 + _RESTS) * (time.monotonic() - began)
+                raise
+            if len(part) > 1:
+                return []
+            verdicts = [WriteVerdict.LEASE_OWNER_MISMATCH]
+        else:
+            self._most = min(2 * self._most, _MOST_AT_ONCE)
+        return self._settled(part, verdicts)
+
+    def _next_part(self) -> list[Outcome]:
+        """Return the first ones that go back for the same reason, each of another job."""
+        is_of_kind = is_unstarted if is_unstarted(self._held[0]) else is_shut_down
+        part: dict[UUID, Outcome] = {}
+        for outcome in self._held:
+            if len(part) == self._most:
+                break
+            if is_of_kind(outcome):
+                part.setdefault(outcome.execution.job.id, outcome)
+        return list(part.values())
+
+    def _given_back(self, part: Sequence[Outcome]) -> list[WriteVerdict]:
+        leases = [outcome.execution.job.lease for outcome in part]
+        if is_shut_down(part[0]):
+            return self._link.give_back(leases, reason=RELEASE_REASON, retry_delay_ms=0)
         delay_ms = round(1_000 * spread(_UNSTARTED_SECONDS))
-        refused = [
-            *self._give_back(unstarted, _UNSTARTED_REASON, delay_ms),
-            *self._give_back(shut_down, RELEASE_REASON, 0),
-        ]
-        self._retry_at = time.monotonic() + spread(_BUSY_SECONDS)
+        return self._link.give_back(leases, reason=_UNSTARTED_REASON, retry_delay_ms=delay_ms)
+
+    def _settled(self, part: Sequence[Outcome], verdicts: Sequence[WriteVerdict]) -> list[Outcome]:
+        busy: list[Outcome] = []
+        refused: list[Outcome] = []
+        for outcome, verdict in zip(part, verdicts, strict=True):
+            if verdict is WriteVerdict.BUSY:
+                busy.append(outcome)
+            elif verdict.is_stored:
+                self._settling.let_go(outcome.execution)
+            else:
+                refused.append(outcome)
+        self._put_behind(part)
+        self._held[-len(part) :] = busy
+        if len(busy) < len(part):
+            self._rest_seconds = _LEAST_REST_SECONDS
+        else:
+            self._retry_at = time.monotonic() + spread(self._rest_seconds)
+            self._rest_longer(busy)
         return refused
 
-    def _give_back(self, outcomes: Sequence[Outcome], reason: str, delay_ms: int) -> list[Outcome]:
-        if not outcomes:
-            return []
-        leases = [outcome.execution.job.lease for outcome in outcomes]
-        try:
-            verdicts = self._link.give_back(leases, reason=reason, retry_delay_ms=delay_ms)
-        except QueryError as error:
-            if error.is_transient:
-                raise
-            if len(outcomes) > 1:
-                # One that is refused must not cost the others their attempts.
-                parts = [self._give_back([outcome], reason, delay_ms) for outcome in outcomes]
-                return list(chain.from_iterable(parts))
-            verdicts = [WriteVerdict.LEASE_OWNER_MISMATCH]
-        answered = [
-            (outcome, verdict)
-            for outcome, verdict in zip(outcomes, verdicts, strict=True)
-            if verdict is not WriteVerdict.BUSY
-        ]
-        gone = {id(outcome) for outcome, _ in answered}
-        self._held = [outcome for outcome in self._held if id(outcome) not in gone]
-        for outcome, verdict in answered:
-            if verdict.is_stored:
-                self._settling.let_go(outcome.execution)
-        return [outcome for outcome, verdict in answered if not verdict.is_stored]
+    def _put_behind(self, part: Sequence[Outcome]) -> None:
+        moved = {id(outcome) for outcome in part}
+        self._held = [*(each for each in self._held if id(each) not in moved), *part]
+
+    def _rest_longer(self, busy: Sequence[Outcome]) -> None:
+        longer = min(2 * self._rest_seconds, _MOST_REST_SECONDS)
+        if self._rest_seconds < longer == _MOST_REST_SECONDS:
+            job = busy[0].execution.job
+            _logger.warning(
+                "a job cannot be given back: somebody holds its row, or a trigger keeps it",
+                extra={"job_id": str(job.id), "job_type": job.job_type, "jobs": len(busy)},
+            )
+        self._rest_seconds = longer
 
     def _rest(self, outcome: Outcome) -> None:
         now = time.monotonic()
-        if now - self._rest_until > _FORGOTTEN_SECONDS:
+        if now - self._claims_from > _FORGOTTEN_SECONDS:
             # Another shortage than the last.
             self._shortage.ended()
-        self._rest_until = now + spread(_UNSTARTED_SECONDS)
+        self._claims_from = now + spread(_UNSTARTED_SECONDS)
         step = self._shortage.failed()
         if step.is_worth_logging:
             job = outcome.execution.job

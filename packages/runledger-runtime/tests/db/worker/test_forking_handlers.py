@@ -113,7 +113,11 @@ def test_child_that_awaits_ends_instead_of_running_the_loop_of_its_parent(
 
 
 def test_child_that_awaits_does_nothing_that_was_ready_beside_it(
-    runledger_pool: ConnectionPool[Any], start_worker: Any, eventually: Eventually, tmp_path: Path
+    runledger_pool: ConnectionPool[Any],
+    start_worker: Any,
+    eventually: Eventually,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     ran_in = tmp_path / "ran-in"
 
@@ -138,6 +142,7 @@ def test_child_that_awaits_does_nothing_that_was_ready_beside_it(
 
     assert output_of(runledger_pool, start_worker, eventually, handler) == 1
     assert ran_in.read_text() == f"{os.getpid()}\n"
+    assert capfd.readouterr().err.endswith("the event loop is its parent's\n")
 
 
 def test_child_says_what_it_raised_on_its_stderr(

@@ -16,7 +16,22 @@ from runledger_postgres.errors import QueryInternalError
 from runledger_postgres.lifecycle import WriteVerdict, give_back_jobs
 from runledger_runtime.errors import LoopExit
 from runledger_runtime.worker import _link
+from runledger_runtime.worker._link import PumpLink
 
+SLEEPING = (
+    "SELECT count(*) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND wait_event = 'PgSleep'"
+)
+GOES_BACK_SLOWLY = """
+CREATE FUNCTION public.slowly() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_sleep(60);
+    RETURN NEW;
+END $$;
+CREATE TRIGGER slowly BEFORE UPDATE ON runledger.job_queue FOR EACH ROW
+    WHEN (NEW.job_type = 'jobs.leaves' AND OLD.status = 'LEASED' AND NEW.status = 'PENDING')
+    EXECUTE FUNCTION public.slowly();
+"""
 STATE = (
     "SELECT status::text || ' ' || attempt || ' ' || coalesce(last_error_code, '-')"
     " FROM runledger.job_queue"
@@ -71,11 +86,7 @@ def test_statement_that_the_abort_cancelled_uses_up_no_attempt(
 
     worker = start_worker({"jobs.busy": handler})
     enqueue_job(runledger_pool, JobEnqueue("jobs.busy", {}))
-    sleeping = (
-        "SELECT count(*) FROM pg_stat_activity"
-        " WHERE datname = current_database() AND wait_event = 'PgSleep'"
-    )
-    eventually(lambda: look(sleeping) == 1)
+    eventually(lambda: look(SLEEPING) == 1)
 
     worker.stop.abort()
 
@@ -117,6 +128,51 @@ def test_row_that_another_transaction_holds_for_a_moment_uses_up_no_attempt(  # 
     assert worker.end() is LoopExit.SHUTDOWN
     assert set(verdicts[:-1]) == {WriteVerdict.BUSY}
     assert look(STATE) == "PENDING 0 -"
+
+
+def test_claim_that_goes_back_slowly_does_not_keep_results_from_being_stored(
+    runledger_pool: ConnectionPool[Any], start_worker: Any, look: Any, eventually: Any
+) -> None:
+    began, ends = threading.Semaphore(0), threading.Event()
+
+    def leaves(context: Any, _payload: Any) -> None:
+        began.release()
+        assert context.wait(60)
+        context.raise_if_cancelled()
+
+    def ends_later(_context: Any, _payload: Any) -> None:
+        began.release()
+        assert ends.wait(60)
+
+    with runledger_pool.connection() as connection:
+        connection.execute(GOES_BACK_SLOWLY)
+    worker = start_worker({"jobs.leaves": leaves, "jobs.ends": ends_later}, lease_ttl_seconds=3)
+    enqueue_jobs(runledger_pool, [JobEnqueue("jobs.leaves", {}), JobEnqueue("jobs.ends", {})])
+    for _ in range(2):
+        assert began.acquire(timeout=30)
+    worker.stop.abort()
+    eventually(lambda: look(SLEEPING) == 1)
+
+    ends.set()
+
+    status = "SELECT status::text FROM runledger.job_queue WHERE job_type = 'jobs.ends'"
+    eventually(lambda: look(status) == "SUCCEEDED")
+    with runledger_pool.connection() as connection:
+        connection.execute("DROP TRIGGER slowly ON runledger.job_queue")
+    assert worker.end() is LoopExit.SHUTDOWN
+
+
+def test_abort_waits_for_no_server_that_was_away(start_worker: Any) -> None:
+    worker = start_worker({"jobs.one": lambda *_: None})
+    link = PumpLink(None, None, worker_id="w", lease_ttl_seconds=60)  # type: ignore[arg-type]  # not used
+    for _ in range(8):
+        link.lost(QueryInternalError("db.unavailable", "away"))
+    assert link.seconds_until_retry() > 1
+
+    link.hurry()
+
+    assert not link.is_down()
+    worker.end()
 
 
 def test_threads_and_connections_that_handlers_hold_cost_the_others_no_attempt(

@@ -20,9 +20,11 @@ def start_execution() -> Callable[..., Execution]:
     """Make an execution of one job; nothing runs it."""
     pool = ConnectionPool(open=False)
 
-    def start(*, claim_number: int = 1, timeout_seconds: int = 60) -> Execution:
+    def start(number: int = 1, *, claim_number: int = 1, timeout_seconds: int = 60) -> Execution:
         job = ClaimedJob(
-            JobLease(UUID(int=1), 1, attempt=1, claim_number=claim_number, worker_id="worker-1"),
+            JobLease(
+                UUID(int=number), 1, attempt=1, claim_number=claim_number, worker_id="worker-1"
+            ),
             "jobs.one",
             organization_id=None,
             workflow_run_id=None,
