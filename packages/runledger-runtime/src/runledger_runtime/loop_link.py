@@ -11,6 +11,7 @@ from psycopg_pool import ConnectionPool
 
 from runledger_core import RunledgerError
 from runledger_postgres.direct import Connection
+from runledger_postgres.errors import classify_query_error
 
 from .backoff import Outage
 from .engine import EngineConnections
@@ -109,7 +110,8 @@ class LoopLink:
             return work(self._connection)
 
     def _failed(self, error: Exception) -> float:
-        self._health.failed(error)
+        is_of_driver = isinstance(error, psycopg.Error)
+        self._health.failed(classify_query_error(error) if is_of_driver else error)
         # Whatever state it is in, a fresh one is better.
         self._disconnect()
         step = self._outage.failed()

@@ -77,7 +77,7 @@ def test_server_that_is_away_is_waited_for_and_logged_once(loop, runledger_datab
             for _ in range(3):
                 loop.next_error()
             assert loop.status.last_pass_at is None
-            assert loop.status.last_error == "OperationalError"
+            assert loop.status.last_error == "db.unavailable: the database cannot be reached"
 
             proxy.set_mode(ProxyMode.PASS)
             loop.next_pass()

@@ -66,7 +66,7 @@ def _number(ctx: click.Context, parameter: click.Parameter, value: float) -> flo
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Worker processes, each with so many handlers; one that fails is started again.",
+    help="Worker processes, each with so many handlers; one that ends is started again.",
 )
 @click.option("--burst", is_flag=True, help="End when nothing is due any more.")
 @click.option(
