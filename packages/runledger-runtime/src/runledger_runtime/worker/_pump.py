@@ -79,7 +79,6 @@ class Pump:
         self._delivered: deque[tuple[Execution, Ending, Outcome | None]] = deque()
         self._outcomes: list[Outcome] = []
         self._running = 0
-        self._has_told = False
         # Handlers whose attempts were given up, and calls of theirs in threads, while they go on.
         self._stuck = 0
         self._stuck_calls = registry.event_loop.count_stuck_calls(
@@ -124,7 +123,6 @@ class Pump:
                 self._wake.clear()
                 self._gather()
                 self._linger()
-                self._tell_of_stop()
                 if self._is_ending and self._is_drained:
                     return
                 self._wake.wait(self._step())
@@ -134,11 +132,6 @@ class Pump:
             self._registry.event_loop.stop_counting(self._stuck_calls)
             self._link.close()
             self._hooks.finish()
-
-    def _tell_of_stop(self) -> None:
-        if self._stop.is_requested and not self._has_told:
-            self._has_told = True
-            _logger.info("the worker claims no more", extra={"jobs_running": len(self._book)})
 
     @property
     def _is_ending(self) -> bool:
