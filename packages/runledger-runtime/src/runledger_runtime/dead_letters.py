@@ -35,7 +35,7 @@ from runledger_core import (
 from .backoff import Outage
 from .event_loop import refuse_on_event_loop
 from .forked_child import EndsForkedChild
-from .loan import Loan, lent
+from .loan import Lending
 from .registry import DEAD_LETTER_SECONDS, JobRegistry
 from .safe_log import safe_logger
 
@@ -288,22 +288,17 @@ class HookLending:
     def __init__(self, pool: ConnectionPool[Any]) -> None:
         """Lend of this pool."""
         self.is_over: threading.Event = threading.Event()
-        self._pool = pool
-        self._lock = threading.Lock()
-        self._lent: list[Loan] = []
+        self._lending = Lending(pool)
 
     def end(self) -> None:
         """Lend nothing more, and cancel what runs on lent connections."""
-        with self._lock:
-            self.is_over.set()
-            loans = list(self._lent)
-        for loan in loans:
-            loan.cancel_soon()
+        self.is_over.set()
+        self._lending.cancel()
 
     def lend(self) -> AbstractContextManager[psycopg.Connection[Any]]:
         """Lend a connection, reset on return."""
         self._refuse_if_over()
-        return lent(self._pool, self._lent, self._lock, refuse=self._refuse_if_over)
+        return self._lending.lend(refuse=self._refuse_if_over)
 
     def _refuse_if_over(self) -> None:
         if self.is_over.is_set():

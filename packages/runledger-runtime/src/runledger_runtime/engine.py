@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import psycopg
@@ -112,3 +112,33 @@ class EngineConnections:
     def close(self) -> None:
         """Stop watching deadlines."""
         self._deadlines.close()
+
+
+class KeptConnection:
+    """One connection of the engine's own, opened at first use and again after it was lost."""
+
+    def __init__(self, connections: EngineConnections, name: str) -> None:
+        """Open nothing yet; the name is the connection's."""
+        self._connections = connections
+        self._name = name
+        self._connection: Connection | None = None
+
+    def open(self) -> Connection:
+        """Return the connection, a fresh one unless the last is still open."""
+        if self._connection is None or self._connection.closed:
+            self._connection = self._connections.connect(self._name)
+        return self._connection
+
+    @contextmanager
+    def use(self, seconds: float) -> Generator[Connection]:
+        """Use the connection for this long at most; see `EngineConnections.use`."""
+        connection = self.open()
+        with self._connections.use(connection, seconds):
+            yield connection
+
+    def close(self) -> None:
+        """Close the connection; the next use opens another."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(psycopg.Error):
+                connection.close()

@@ -43,6 +43,7 @@ class LoopStatus:
         is_woken: Whether notifications reach it, so that it need not wait for its next poll; None
             if it listens for none.
         has_hooks: Whether dead-letter hooks run or wait.
+        is_pausing: Whether it claims nothing for a moment, since a handler could not be started.
         left_out_jobs: Jobs whose claim the server refused when it was last tried.
     """
 
@@ -61,6 +62,7 @@ class LoopStatus:
     job_slots: int | None = None
     is_woken: bool | None = None
     has_hooks: bool = False
+    is_pausing: bool = False
     left_out_jobs: tuple[UUID, ...] = ()
 
     @property
@@ -109,6 +111,7 @@ class LoopHealth:
         self._job_slots: int | None = None
         self._is_woken: Callable[[], bool] | None = None
         self._has_hooks: Callable[[], bool] | None = None
+        self._is_pausing: Callable[[], bool] | None = None
         self._left_out_jobs: tuple[UUID, ...] = ()
 
     def passed(self, *, backlog: int | None = None) -> None:
@@ -155,6 +158,11 @@ class LoopHealth:
         with self._lock:
             self._has_hooks = has_hooks
 
+    def pauses(self, is_pausing: Callable[[], bool]) -> None:
+        """Report how to tell whether claims pause, whenever somebody asks."""
+        with self._lock:
+            self._is_pausing = is_pausing
+
     def jobs_left_out(self, jobs: Sequence[UUID]) -> None:
         """Report the jobs whose claim the server refuses."""
         with self._lock:
@@ -185,5 +193,6 @@ class LoopHealth:
                 job_slots=self._job_slots,
                 is_woken=None if self._is_woken is None else self._is_woken(),
                 has_hooks=has_hooks,
+                is_pausing=self._is_pausing is not None and self._is_pausing(),
                 left_out_jobs=self._left_out_jobs,
             )

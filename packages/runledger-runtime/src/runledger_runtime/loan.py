@@ -101,33 +101,43 @@ class Loan:
             connection.close()
 
 
-@contextmanager
-def lent(
-    pool: ConnectionPool[Any],
-    loans: list[Loan],
-    lock: threading.Lock,
-    *,
-    refuse: Callable[[], None],
-) -> Generator[psycopg.Connection[Any]]:
-    """Lend a connection of the pool, and reset it on return.
+class Lending:
+    """Lends connections of a pool to one borrower, and cancels what he runs on them."""
 
-    Args:
-        loans: Holds the loan meanwhile; guarded by the lock.
-        refuse: Raises if the borrower should stop by now; called with the lock held.
-    """
-    with pool.connection() as connection:
-        loan = Loan(connection, pool)
-        with lock:
-            refuse()
-            loans.append(loan)
-        try:
-            # Committed after the block, rolled back if it raises, as the pool itself does.
-            with connection:
-                yield connection
-        finally:
-            with lock:
-                loans.remove(loan)
-            loan.end()
+    def __init__(self, pool: ConnectionPool[Any]) -> None:
+        """Lend nothing yet."""
+        self._pool = pool
+        self._lock = threading.Lock()
+        self._loans: list[Loan] = []
+
+    @contextmanager
+    def lend(self, *, refuse: Callable[[], None]) -> Generator[psycopg.Connection[Any]]:
+        """Lend a connection, reset on return.
+
+        Args:
+            refuse: Raises if the borrower should stop; what makes it raise is set before `cancel`.
+        """
+        with self._pool.connection() as connection:
+            loan = Loan(connection, self._pool)
+            with self._lock:
+                # Under the lock: either this sees that he should stop, or `cancel` sees the loan.
+                refuse()
+                self._loans.append(loan)
+            try:
+                # Committed after the block, rolled back if it raises, as the pool itself does.
+                with connection:
+                    yield connection
+            finally:
+                with self._lock:
+                    self._loans.remove(loan)
+                loan.end()
+
+    def cancel(self) -> None:
+        """Cancel what runs on every connection that is lent now."""
+        with self._lock:
+            loans = list(self._loans)
+        for loan in loans:
+            loan.cancel_soon()
 
 
 def _forget_notifications(connection: psycopg.Connection[Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -14,7 +13,7 @@ from runledger_postgres.direct import Connection
 from runledger_postgres.errors import classify_query_error
 
 from .backoff import Outage
-from .engine import EngineConnections
+from .engine import EngineConnections, KeptConnection
 from .errors import LoopExit, RuntimeLoopExit
 from .failure_log import failure_fields
 from .health import LoopHealth
@@ -52,7 +51,7 @@ class LoopLink:
         self._health = health
         self._logger = logger
         self._outage = Outage()
-        self._connection: Connection | None = None
+        self._connection = KeptConnection(self._connections, name)
 
     def run(
         self,
@@ -83,12 +82,12 @@ class LoopLink:
         try:
             self._on_connection(work)
         except BaseException:
-            self._disconnect()
+            self._connection.close()
             raise
 
     def close(self) -> None:
         """Close the connection."""
-        self._disconnect()
+        self._connection.close()
         self._connections.close()
 
     def _pass(
@@ -104,16 +103,14 @@ class LoopLink:
         return then(result)
 
     def _on_connection(self, work: Callable[[Connection], ResultT]) -> ResultT:
-        if self._connection is None or self._connection.closed:
-            self._connection = self._connections.connect(self._name)
-        with self._connections.use(self._connection, _PASS_SECONDS):
-            return work(self._connection)
+        with self._connection.use(_PASS_SECONDS) as connection:
+            return work(connection)
 
     def _failed(self, error: Exception) -> float:
         is_of_driver = isinstance(error, psycopg.Error)
         self._health.failed(classify_query_error(error) if is_of_driver else error)
         # Whatever state it is in, a fresh one is better.
-        self._disconnect()
+        self._connection.close()
         step = self._outage.failed()
         if step.is_worth_logging:
             self._logger.warning(
@@ -122,9 +119,3 @@ class LoopLink:
                 exc_info=None if isinstance(error, (psycopg.Error, RunledgerError)) else error,
             )
         return step.delay_seconds
-
-    def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with suppress(psycopg.Error):
-                connection.close()

@@ -37,7 +37,6 @@ class CanceledRow:
 CANCEL_JOBS: Final = Statement(
     f"""
     {cancel_open_jobs(f"q.id = ANY (%(job_ids)s::uuid[]) AND {IN_SCOPE} AND {IS_RUN_LOCKED}")}
-    )
     SELECT l.id AS job_id, ({COUNT_NOTIFIED}) AS notified FROM written AS l
     """,
     CanceledRow,

@@ -88,8 +88,7 @@ _IS_WHOLE: Final = """
 # there. What waits for a canceled step is canceled itself: nothing is released.
 CANCEL_WORKFLOW_RUN: Final = Statement(
     f"""
-    {cancel_open_jobs("q.workflow_run_id = %(run_id)s::uuid", errors=_ERRORS)}
-    ), steps AS (
+    {cancel_open_jobs("q.workflow_run_id = %(run_id)s::uuid", errors=_ERRORS)}, steps AS (
         UPDATE runledger.workflow_steps AS s
         SET
             status = 'CANCELED',

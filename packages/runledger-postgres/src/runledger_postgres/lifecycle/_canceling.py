@@ -15,8 +15,7 @@ COUNT_NOTIFIED: Final = f"""
 
 # The history of jobs that were canceled: a trigger of the host may have kept the write from one. IS
 # TRUE makes of IN a look into a hash table; a join may be planned as a walk of all for each.
-_HISTORY: Final = """
-    ), written AS MATERIALIZED (
+_HISTORY: Final = """written AS MATERIALIZED (
         SELECT l.*, c.at
         FROM locked AS l
         CROSS JOIN clock AS c
@@ -44,11 +43,11 @@ _HISTORY: Final = """
             WHERE l.is_running
         ) AS n
         GROUP BY n.chunk
-"""
+    )"""
 
 
 def cancel_open_jobs(which: LiteralString, *, errors: LiteralString = "") -> LiteralString:
-    """Return the CTEs that cancel jobs which have not ended; the last of them is still open.
+    """Return the CTEs that cancel jobs which have not ended, WITH included.
 
     `written` holds the jobs that were canceled, `clock` the instant, and `running` what
     COUNT_NOTIFIED tells. They take the parameter `reason`.
@@ -67,8 +66,7 @@ def cancel_open_jobs(which: LiteralString, *, errors: LiteralString = "") -> Lit
             AND q.status IN ('PENDING', 'LEASED')
         ORDER BY q.id
         FOR NO KEY UPDATE
-    {CLOCK_AFTER_LOCKS}
-    ), canceled AS (
+    ), {CLOCK_AFTER_LOCKS}, canceled AS (
         UPDATE runledger.job_queue AS q
         SET
             status = 'CANCELED',
@@ -85,5 +83,4 @@ def cancel_open_jobs(which: LiteralString, *, errors: LiteralString = "") -> Lit
         FROM clock AS c
         WHERE q.id = ANY (ARRAY(SELECT l.id FROM locked AS l))
         RETURNING q.id
-    {_HISTORY}
-    """
+    ), {_HISTORY}"""

@@ -62,9 +62,9 @@ ENDED_COLUMNS: Final = """
             q.claim_number, q.worker_id, q.leased_at, q.last_heartbeat_at, q.lease_expires_at,
             q.payload, q.checkpoint"""
 
-_ENDING: Final = f"""
-    {CLOCK_AFTER_LOCKS}
-    ), ending AS MATERIALIZED (
+
+def _ending(guard: LiteralString) -> LiteralString:
+    return f"""{CLOCK_AFTER_LOCKS}, ending AS MATERIALIZED (
         SELECT
             t.*,
             t.disposition = 'DEAD_LETTERED' AS is_dead,
@@ -73,14 +73,16 @@ _ENDING: Final = f"""
                 WHEN 'RETRY_SCHEDULED' THEN t.at + t.retry_delay_ms * interval '1 millisecond'
             END AS retry_at
         FROM (SELECT l.*, c.at FROM locked AS l CROSS JOIN clock AS c) AS t
-"""
+        WHERE {guard}
+    )"""
+
+
 # Arrays instead of a join: see LEASED_ENTRIES. `batch` is in the order of the ids, so that a search
 # by halves finds the place of the row `q`.
 _PLACE: Final = "width_bucket(q.id, b.job_ids)"
 _RETRY_AT: Final = f"b.retry_ats[{_PLACE}]"
 
-_WRITE: Final = f"""
-    ), batch AS (
+_WRITE: Final = f"""batch AS (
         SELECT
             array_agg(o.job_id) AS job_ids, array_agg(o.kind) AS kinds,
             array_agg(o.code) AS codes, array_agg(o.message) AS messages,
@@ -190,7 +192,7 @@ def end_failed_attempts(*, locked: LiteralString, guard: LiteralString) -> Liter
             code, message, traceback, retry_delay_ms, disposition` and ENDED_COLUMNS.
         guard: Condition on `t`, a locked row with `at`, the clock after any wait for it.
     """
-    return f"{locked} {_ENDING} WHERE {guard} {_WRITE}"
+    return f"WITH {locked}, {_ending(guard)}, {_WRITE}"
 
 
 def dead_letter_reason(kind: JobFailureKind) -> JobDeadLetterReason:

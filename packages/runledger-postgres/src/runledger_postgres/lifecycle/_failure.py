@@ -89,8 +89,8 @@ class FailureOutcome:
     checkpoint: JsonValue | Unset = UNSET
 
 
-_LOCKED: Final = f"""
-    WITH locked AS MATERIALIZED (
+def _fail(locking: LiteralString) -> LiteralString:
+    locked: LiteralString = f"""locked AS MATERIALIZED (
         SELECT
             e.entry, {ENDED_COLUMNS},
             ((%(kinds)s::text[])[e.entry])::runledger.job_failure_kind AS kind,
@@ -105,11 +105,9 @@ _LOCKED: Final = f"""
                 ELSE 'RETRY_SCHEDULED'
             END AS disposition
         {ENDING_ENTRIES}
-"""
-
-
-def _fail(locking: LiteralString) -> LiteralString:
-    return end_failed_attempts(locked=f"{_LOCKED} {locking}", guard="t.lease_expires_at > t.at")
+        {locking}
+    )"""
+    return end_failed_attempts(locked=locked, guard="t.lease_expires_at > t.at")
 
 
 FAIL_JOBS: Final = Statement(_fail(SKIP_LOCKED), EndedRow)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, LiteralString
 
 from runledger_core import JobLease
 
@@ -48,15 +48,14 @@ class BeatenRow:
     entry: int
 
 
-_LOCKED: Final = f"""
+# Writes no indexed column, so the update stays on its page (HOT).
+def _beat(locking: LiteralString) -> LiteralString:
+    return f"""
     WITH locked AS MATERIALIZED (
         SELECT e.entry, q.id AS job_id, q.lease_expires_at
         {LEASED_ENTRIES}
-"""
-# Writes no indexed column, so the update stays on its page (HOT).
-_WRITE: Final = f"""
-    {LIVE_ENTRIES}
-    ), beaten AS (
+        {locking}
+    ), {LIVE_ENTRIES}, beaten AS (
         UPDATE runledger.job_queue AS q
         SET
             lease_expires_at = c.at + %(lease_ttl_seconds)s::int8 * interval '1 second',
@@ -69,8 +68,9 @@ _WRITE: Final = f"""
     SELECT l.entry FROM live AS l WHERE l.job_id = ANY (ARRAY(SELECT b.id FROM beaten AS b))
 """
 
-HEARTBEAT_JOBS: Final = Statement(f"{_LOCKED} {SKIP_LOCKED} {_WRITE}", BeatenRow)
-HEARTBEAT_JOB: Final = Statement(f"{_LOCKED} {WAIT_FOR_LOCK} {_WRITE}", BeatenRow)
+
+HEARTBEAT_JOBS: Final = Statement(_beat(SKIP_LOCKED), BeatenRow)
+HEARTBEAT_JOB: Final = Statement(_beat(WAIT_FOR_LOCK), BeatenRow)
 
 
 @dataclass(frozen=True, slots=True)

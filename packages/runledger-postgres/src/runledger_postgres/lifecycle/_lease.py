@@ -62,22 +62,19 @@ WAIT_FOR_LOCK: Final = "FOR NO KEY UPDATE OF q"
 
 # Follows the CTE `locked`, which may have waited: the count has read all of it before the clock is
 # read. `at` is the one instant of everything that the write stores.
-CLOCK_AFTER_LOCKS: Final = """
-    ), clock AS MATERIALIZED (
+CLOCK_AFTER_LOCKS: Final = """clock AS MATERIALIZED (
         SELECT clock_timestamp() AS at, count(*) AS locked_rows FROM locked
-"""
+    )"""
 
 # Whether a lease is live is decided by that clock, on the version of the row that the lock got. Of
 # these rows nobody else can change one, so what the write stores besides is taken from here; but
 # only for the ids that it returns, since a trigger of the host may have kept it from a row.
-LIVE_ENTRIES: Final = f"""
-    {CLOCK_AFTER_LOCKS}
-    ), live AS MATERIALIZED (
+LIVE_ENTRIES: Final = f"""{CLOCK_AFTER_LOCKS}, live AS MATERIALIZED (
         SELECT l.*, c.at
         FROM locked AS l
         CROSS JOIN clock AS c
         WHERE l.lease_expires_at > c.at
-"""
+    )"""
 
 
 def lease_parameters(leases: Sequence[JobLease]) -> dict[str, object]:

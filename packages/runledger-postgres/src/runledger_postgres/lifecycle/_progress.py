@@ -52,8 +52,7 @@ UPDATE_JOB_PROGRESS: Final = Statement(
             ) AS is_valid
         {LEASED_ENTRIES}
         {WAIT_FOR_LOCK}
-    {LIVE_ENTRIES}
-    ), updated AS (
+    ), {LIVE_ENTRIES}, updated AS (
         UPDATE runledger.job_queue AS q
         SET
             stage = coalesce(%(stage)s::text, q.stage),

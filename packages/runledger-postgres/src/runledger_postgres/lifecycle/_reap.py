@@ -82,8 +82,7 @@ class ReapResult:
 
 # A heartbeat or completion that committed after the candidates were read makes the recheck of
 # FOR NO KEY UPDATE drop the row. The backoff is that of a failed attempt, by its number.
-_LOCKED: Final = f"""
-    WITH locked AS MATERIALIZED (
+_LOCKED: Final = f"""locked AS MATERIALIZED (
         SELECT
             row_number() OVER () AS entry,
             {ENDED_COLUMNS},
@@ -109,7 +108,7 @@ _LOCKED: Final = f"""
             LIMIT %(limit)s::int8
             FOR NO KEY UPDATE SKIP LOCKED
         ) AS q
-"""
+    )"""
 
 REAP_EXPIRED_LEASES: Final = Statement(
     end_failed_attempts(locked=_LOCKED, guard="t.lease_expires_at <= t.at"),

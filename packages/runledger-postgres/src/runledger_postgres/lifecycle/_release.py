@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, LiteralString
 
 from runledger_core import JobLease, check_int, check_text, current_limits, sanitize_text
 from runledger_core.limits import INT32_MAX
@@ -42,17 +42,17 @@ _IS_STARTED: Final = """
         WHERE g.job_id = q.id AND g.claim_number = q.claim_number
     )
 """
-_LOCKED: Final = """
+
+
+def _release(locking: LiteralString, *, is_refused: LiteralString) -> LiteralString:
+    return f"""
     WITH locked AS MATERIALIZED (
         SELECT
             e.entry, q.id AS job_id, q.claim_number, q.run_number, q.attempt, q.worker_id,
-            q.leased_at, q.lease_expires_at
-"""
-_LOCKED_UNSTARTED: Final = f"{_LOCKED}, {_IS_STARTED} AS is_refused {LEASED_ENTRIES}"
-_LOCKED_ANYWAY: Final = f"{_LOCKED}, false AS is_refused {LEASED_ENTRIES}"
-_WRITE: Final = f"""
-    {LIVE_ENTRIES}
-    ), released AS (
+            q.leased_at, q.lease_expires_at, {is_refused} AS is_refused
+        {LEASED_ENTRIES}
+        {locking}
+    ), {LIVE_ENTRIES}, released AS (
         UPDATE runledger.job_queue AS q
         SET
             status = 'PENDING',
@@ -99,9 +99,10 @@ _WRITE: Final = f"""
     ORDER BY l.entry
 """
 
-RELEASE_JOBS: Final = Statement(f"{_LOCKED_UNSTARTED} {SKIP_LOCKED} {_WRITE}", ReleasedRow)
-RELEASE_JOB: Final = Statement(f"{_LOCKED_UNSTARTED} {WAIT_FOR_LOCK} {_WRITE}", ReleasedRow)
-GIVE_BACK_JOBS: Final = Statement(f"{_LOCKED_ANYWAY} {SKIP_LOCKED} {_WRITE}", ReleasedRow)
+
+RELEASE_JOBS: Final = Statement(_release(SKIP_LOCKED, is_refused=_IS_STARTED), ReleasedRow)
+RELEASE_JOB: Final = Statement(_release(WAIT_FOR_LOCK, is_refused=_IS_STARTED), ReleasedRow)
+GIVE_BACK_JOBS: Final = Statement(_release(SKIP_LOCKED, is_refused="false"), ReleasedRow)
 
 
 def release_job(

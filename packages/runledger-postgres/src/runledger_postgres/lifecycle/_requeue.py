@@ -41,8 +41,7 @@ REQUEUE_JOBS: Final = Statement(
             AND {IN_SCOPE}
         ORDER BY q.id
         FOR NO KEY UPDATE
-    {CLOCK_AFTER_LOCKS}
-    ), requeued AS (
+    ), {CLOCK_AFTER_LOCKS}, requeued AS (
         UPDATE runledger.job_queue AS q
         SET
             status = 'PENDING',

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Final
+from typing import Final, LiteralString
 
 from runledger_core import JobCompletion, JobLease
 
@@ -73,7 +73,9 @@ class SucceededRow:
 _DONE: Final = "coalesce((%(progress_done)s::int8[])[e.entry], q.progress_done)"
 _TOTAL: Final = "coalesce((%(progress_total)s::int8[])[e.entry], q.progress_total)"
 
-_LOCKED: Final = f"""
+
+def _succeed(locking: LiteralString) -> LiteralString:
+    return f"""
     WITH locked AS MATERIALIZED (
         SELECT
             e.entry, q.id AS job_id, q.claim_number, q.run_number, q.attempt, q.worker_id,
@@ -82,10 +84,8 @@ _LOCKED: Final = f"""
             {_TOTAL} AS progress_total,
             coalesce({_DONE} <= {_TOTAL}, true) AS is_valid
         {ENDING_ENTRIES}
-"""
-_WRITE: Final = f"""
-    {LIVE_ENTRIES}
-    ), succeeded AS (
+        {locking}
+    ), {LIVE_ENTRIES}, succeeded AS (
         UPDATE runledger.job_queue AS q
         SET
             status = 'SUCCEEDED',
@@ -127,12 +127,13 @@ _WRITE: Final = f"""
     ORDER BY l.entry
 """
 
-COMPLETE_JOBS: Final = Statement(f"{_LOCKED} {SKIP_LOCKED} {_WRITE}", SucceededRow)
+
+COMPLETE_JOBS: Final = Statement(_succeed(SKIP_LOCKED), SucceededRow)
 # In front of a claim, which then needs no statement of its own for the planner's settings.
 COMPLETE_JOBS_BEFORE_CLAIM: Final = Statement(
     f"{COMPLETE_JOBS.sql} {THEN_WALK_IN_ORDER}", SucceededRow
 )
-COMPLETE_JOB_SUCCESS: Final = Statement(f"{_LOCKED} {WAIT_FOR_LOCK} {_WRITE}", SucceededRow)
+COMPLETE_JOB_SUCCESS: Final = Statement(_succeed(WAIT_FOR_LOCK), SucceededRow)
 
 
 def complete_job_success(

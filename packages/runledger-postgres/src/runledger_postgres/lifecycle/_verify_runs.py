@@ -61,7 +61,6 @@ LIST_RUNS: Final = Statement(
 CANCEL_LEFT_JOBS: Final = Statement(
     f"""
     {cancel_open_jobs("q.id = ANY (%(job_ids)s::uuid[])")}
-    )
     SELECT l.id AS job_id, ({COUNT_NOTIFIED}) AS notified FROM written AS l
     """,
     CanceledRow,

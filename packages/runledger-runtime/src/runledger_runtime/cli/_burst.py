@@ -17,6 +17,7 @@ from runledger_postgres.lifecycle import (
 
 from ..safe_log import safe_logger
 from ..supervisor import Supervisor
+from ..worker import MOST_LEFT_OUT
 
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
@@ -27,8 +28,6 @@ EXIT_JOBS_LEFT: Final = 75
 _LOOK_SECONDS: Final = 0.25
 # Between the end of a job and the call of its hook is a moment that no look can see.
 _LOOKS: Final = 2
-# As many as a worker leaves out; then it claims nothing any more.
-_MOST_JOBS: Final = 1_000
 
 
 class Burst:
@@ -73,7 +72,8 @@ class Burst:
         return not self._is_busy() and not self._has_work() and not self._is_busy()
 
     def _is_busy(self) -> bool:
-        return any(loop.running_jobs or loop.has_hooks for loop in self._supervisor.health().loops)
+        loops = self._supervisor.health().loops
+        return any(loop.running_jobs or loop.has_hooks or loop.is_pausing for loop in loops)
 
     def _has_work(self) -> bool:
         worker_id = self._supervisor.worker_id
@@ -87,7 +87,7 @@ class Burst:
             return True
         due = self._due_jobs()
         # None: somebody holds the rows.
-        if len(left_out) < _MOST_JOBS and not (due and due <= self._refused):
+        if len(left_out) < MOST_LEFT_OUT and not (due and due <= self._refused):
             return True
         self._left = _told(len(due))
         return False
@@ -96,17 +96,17 @@ class Burst:
         request = ClaimRequest(
             self._supervisor.worker_id,
             self._job_types,
-            limit=_MOST_JOBS,
-            window=_MOST_JOBS,
+            limit=MOST_LEFT_OUT,
+            window=MOST_LEFT_OUT,
             lease_ttl_seconds=1,
-            flip_limit=_MOST_JOBS,
+            flip_limit=MOST_LEFT_OUT,
         )
         ready = find_claimable_jobs(self._pool, request)
         return {*ready, *find_due_jobs(self._pool, request)}
 
 
 def _told(count: int) -> str:
-    number = f"{_MOST_JOBS} or more" if count >= _MOST_JOBS else str(count)
+    number = f"{MOST_LEFT_OUT} or more" if count >= MOST_LEFT_OUT else str(count)
     return (
         f"jobs are left that are due: {number}; a trigger or a constraint of the database refuses"
         " their claim, and the log says of which jobs and with which code"

@@ -15,7 +15,7 @@ import psycopg
 from runledger_core import CancelReason, JobCancelled, JobCompletion, JobFailure
 from runledger_postgres.lifecycle import ClaimedJob
 
-from ..loan import Loan, lent
+from ..loan import Lending
 
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
@@ -87,7 +87,7 @@ class Execution:
         self.lease_ends_at = lease_ends_at
         self._lock = threading.Lock()
         self._state = ExecutionState.RUNNING
-        self._lent: list[Loan] = []
+        self._lending = Lending(pool)
         self._cancelled: threading.Event | None = None
 
     @property
@@ -129,15 +129,14 @@ class Execution:
             self.is_cancelled = True
             if self._cancelled is not None:
                 self._cancelled.set()
-            loans, interrupt = list(self._lent), self.interrupt
+            interrupt = self.interrupt
         if interrupt is not None:
             interrupt()
-        for loan in loans:
-            loan.cancel_soon()
+        self._lending.cancel()
 
     def lend(self) -> AbstractContextManager[psycopg.Connection[Any]]:
         """Lend a connection of the user's pool, cancelled with the handler, reset on return."""
-        return lent(self.pool, self._lent, self._lock, refuse=lambda: refuse_ended(self))
+        return self._lending.lend(refuse=lambda: refuse_ended(self))
 
 
 def refuse_ended(execution: Execution) -> None:

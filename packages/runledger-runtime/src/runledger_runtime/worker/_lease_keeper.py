@@ -12,13 +12,12 @@ from typing import Final
 
 from runledger_core import CancelReason
 from runledger_postgres import workers
-from runledger_postgres.direct import Connection
 from runledger_postgres.errors import QueryError
 from runledger_postgres.lifecycle import HeartbeatVerdict, heartbeat_jobs
 
 from .._version import __version__
 from ..backoff import Outage
-from ..engine import EngineConnections
+from ..engine import EngineConnections, KeptConnection
 from ..safe_log import safe_logger
 from ._book import LeaseBook
 from ._execution import Execution, ExecutionState
@@ -54,7 +53,6 @@ class LeaseKeeper(Helper):
         """Prepare the thread; `begin()` starts to beat, and each beat asks for the state."""
         super().__init__("lease-keeper")
         self._book = book
-        self._connections = connections
         self._worker_id = worker_id
         self._job_types = list(job_types)
         self._concurrency = concurrency
@@ -67,7 +65,7 @@ class LeaseKeeper(Helper):
         self._state = state
         self._is_finished = False
         self._wake = threading.Event()
-        self._connection: Connection | None = None
+        self._connection = KeptConnection(connections, "lease keeper")
         self._outage = Outage()
         self._unrecorded = Outage()
 
@@ -93,25 +91,24 @@ class LeaseKeeper(Helper):
                 wait = self._turn()
             except Exception:  # noqa: BLE001  # `configure` and callables of the user's, too
                 wait = self._failed()
-        with suppress(Exception):
-            connection = self._open()
-            with self._connections.use(connection, self._record_seconds):
-                workers.remove_worker(connection, self._worker_id)
-        self._drop_connection()
+        with suppress(Exception), self._connection.use(self._record_seconds) as connection:
+            workers.remove_worker(connection, self._worker_id)
+        self._connection.close()
 
     def _turn(self) -> float:
         """Beat, and show the worker; return how long to wait for the next beat."""
         is_any_busy = self._beat(self._book.executions())
         beaten_at = time.monotonic()
         # Opened here: without a connection the next beat would fail, too.
-        self._record(self._open())
+        self._connection.open()
+        self._record()
         self._outage.ended()
         pause = self._ttl / 30 if is_any_busy else self._ttl / 3
         return max(0.0, beaten_at + pause - time.monotonic())
 
     def _failed(self) -> float:
         """Tell whose lease is gone; return how long to wait for the next beat."""
-        self._drop_connection()
+        self._connection.close()
         step = self._outage.failed()
         self._lose_expired()
         if step.is_worth_logging:
@@ -159,15 +156,14 @@ class LeaseKeeper(Helper):
         return is_any_busy
 
     def _renew(self, executions: list[Execution]) -> list[HeartbeatVerdict]:
-        connection = self._open()
-        with self._connections.use(connection, self._beat_seconds):
+        with self._connection.use(self._beat_seconds) as connection:
             return heartbeat_jobs(
                 connection,
                 [execution.job.lease for execution in executions],
                 lease_ttl_seconds=self._ttl,
             )
 
-    def _record(self, connection: Connection) -> None:
+    def _record(self) -> None:
         """Show the worker; that this fails while the link lives is no matter of the beats."""
         report = workers.WorkerReport(
             self._worker_id,
@@ -179,7 +175,7 @@ class LeaseKeeper(Helper):
             state=self._state(),
         )
         try:
-            with self._connections.use(connection, self._record_seconds):
+            with self._connection.use(self._record_seconds) as connection:
                 workers.record_worker(connection, report, lock_timeout_ms=_RECORD_WAIT_MS)
         except QueryError as error:
             if error.code in _LOST:
@@ -205,16 +201,6 @@ class LeaseKeeper(Helper):
             return
         _cancel(execution, CancelReason.LEASE_LOST)
         _logger.warning("lease lost", extra={"job_id": str(execution.job.id)})
-
-    def _open(self) -> Connection:
-        if self._connection is None or self._connection.closed:
-            self._connection = self._connections.connect("lease keeper")
-        return self._connection
-
-    def _drop_connection(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
 
 
 def _cancel(execution: Execution, reason: CancelReason) -> None:

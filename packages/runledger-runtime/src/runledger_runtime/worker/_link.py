@@ -24,14 +24,12 @@ from runledger_postgres.lifecycle import (
     find_claims,
     find_due_jobs,
     give_back_jobs,
-    release_job,
-    release_jobs,
     run_waiting_round,
     run_worker_round,
 )
 
 from ..backoff import Outage
-from ..engine import EngineConnections, answer_seconds_of
+from ..engine import EngineConnections, KeptConnection, answer_seconds_of
 from ..safe_log import safe_logger
 from ._book import LeaseBook
 from ._execution import Execution
@@ -44,10 +42,10 @@ if TYPE_CHECKING:
 _logger = safe_logger(__name__)
 
 _WAIT_FOR_BUSY_MS: Final = 50
-OUTCOME_UNKNOWN: Final = "db.outcome_unknown"
+_OUTCOME_UNKNOWN: Final = "db.outcome_unknown"
 _CANCELED: Final = "db.statement_timeout"
-_NOT_RELEASED: Final = frozenset({"db.lock_timeout", "job.lease_owner_mismatch"})
-_RELEASE_WAIT_MS: Final = 250
+# Between two tries of a process that is about to end.
+_HURRIED_SECONDS: Final = 0.05
 
 
 class PumpLink:
@@ -71,9 +69,10 @@ class PumpLink:
         self.claim_cut_offs = 0
         """How many rounds with a claim were cut off, in a row."""
         self._long_use: Connection | None = None
-        self._connection: Connection | None = None
+        self._connection = KeptConnection(connections, "pump")
         self._outage = Outage()
-        self._retry_at = 0.0
+        self._lost_at = self._retry_at = 0.0
+        self._is_hurried = False
         self._claimed_at = 0.0
         # When to ask for claims of ours that nobody knows; empty when all are known.
         self._find_at: list[float] = []
@@ -89,10 +88,11 @@ class PumpLink:
 
     def seconds_until_retry(self) -> float:
         """Return how long to leave the database alone, 0 or more."""
-        return max(0.0, self._retry_at - time.monotonic())
+        retry_at = self._lost_at + _HURRIED_SECONDS if self._is_hurried else self._retry_at
+        return max(0.0, retry_at - time.monotonic())
 
     def execution(self, job: ClaimedJob, *, is_reported: bool = True) -> Execution:
-        """Return the execution of a job claimed in the last round."""
+        """Return the execution of a job that was claimed, or found, last."""
         lease_ends_at = self._claimed_at + self._ttl
         return Execution(job, self._pool, lease_ends_at=lease_ends_at, is_reported=is_reported)
 
@@ -119,7 +119,7 @@ class PumpLink:
                 )
         except QueryError as error:
             # Anything else is an answer: nothing was sent, or the server rolled it back.
-            if claim is not None and error.code == OUTCOME_UNKNOWN:
+            if claim is not None and error.code == _OUTCOME_UNKNOWN:
                 self.expect_unknown_claims(error)
             raise
         if claim is not None:
@@ -129,9 +129,8 @@ class PumpLink:
 
     def find_refused(self, claim: ClaimRequest, part: RefusedPart) -> list[UUID]:
         """Return the jobs that this part of a claim would change."""
-        connection = self._open()
         find = find_due_jobs if part is RefusedPart.FLIP else find_claimable_jobs
-        with self._connections.use(connection, self._deadline_seconds):
+        with self._use() as connection:
             return find(connection, claim)
 
     def waiting_round(self, batch: Batch) -> RoundResult:
@@ -150,19 +149,6 @@ class PumpLink:
                 in_workflows=batch.is_in_workflows,
             )
 
-    def release(self, leases: Sequence[JobLease], *, reason: str) -> None:
-        """Give claims back that were not entered; what others hold for longer runs out.
-
-        Raises:
-            QueryError: Some may not have been given back.
-        """
-        connection = self._open()
-        with self._connections.use(connection, self._deadline_seconds):
-            verdicts = release_jobs(connection, leases, reason=reason)
-            for lease, verdict in zip(leases, verdicts, strict=True):
-                if verdict is WriteVerdict.BUSY:
-                    self._release_held(connection, lease, reason)
-
     def give_back(
         self, leases: Sequence[JobLease], *, reason: str, retry_delay_ms: int
     ) -> list[WriteVerdict]:
@@ -174,8 +160,7 @@ class PumpLink:
         Raises:
             QueryError: None was given back, unless the outcome is unknown.
         """
-        connection = self._open()
-        with self._connections.use(connection, self._deadline_seconds):
+        with self._use() as connection:
             return give_back_jobs(connection, leases, reason=reason, retry_delay_ms=retry_delay_ms)
 
     def has_unknown_claims(self) -> bool:
@@ -188,9 +173,8 @@ class PumpLink:
 
     def find_claims(self, book: LeaseBook) -> tuple[list[ClaimedJob], list[UndecodableJob]]:
         """Return jobs that are leased to us and known to nobody."""
-        connection = self._open()
-        self._claimed_at = time.monotonic()
-        with self._connections.use(connection, self._deadline_seconds):
+        with self._use() as connection:
+            self._claimed_at = time.monotonic()
             found = find_claims(connection, worker_id=self.worker_id, known=book.leases())
         self._is_unanswered = False
         now = time.monotonic()
@@ -207,21 +191,20 @@ class PumpLink:
                 error,
                 extra={"failures": step.failures, "sqlstate": error.sqlstate},
             )
-        self._retry_at = time.monotonic() + step.delay_seconds
+        self._lost_at = time.monotonic()
+        self._retry_at = self._lost_at + step.delay_seconds
         self.close()
 
     def close(self) -> None:
         """Close the connection."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._connection.close()
 
     def hurry(self) -> None:
-        """Wait no longer for a server that was away, nor for a round that has got more time.
+        """Leave a server that is away alone for moments only; end a round that has got more time.
 
         From any thread: the process is about to end.
         """
-        self._retry_at = 0.0
+        self._is_hurried = True
         connection = self._long_use
         if connection is not None:
             shut_down(connection)
@@ -234,14 +217,6 @@ class PumpLink:
         self._is_unanswered = True
         self._find_at = [now, now + 1.0, now + self._ttl / 2]
         _logger.warning("a claim's reply was lost", extra={"code": error.code})
-
-    def _release_held(self, connection: Connection, lease: JobLease, reason: str) -> None:
-        try:
-            release_job(connection, lease, reason=reason, lock_timeout_ms=_RELEASE_WAIT_MS)
-        except QueryError as error:
-            # Outcomes that are to be stored must not wait for it.
-            if error.code not in _NOT_RELEASED:
-                raise
 
     @contextmanager
     def _limit(
@@ -284,13 +259,17 @@ class PumpLink:
         )
 
     def _open(self) -> Connection:
-        if self._connection is None or self._connection.closed:
-            try:
-                self._connection = self._connections.connect("pump")
-            except psycopg.Error as error:
-                raise classify_query_error(error) from error
-            except Exception as error:  # `configure` and callables of the user's
-                raise QueryUnavailableError(
-                    "db.unavailable", "a connection could not be made with the pool's settings"
-                ) from error
-        return self._connection
+        try:
+            return self._connection.open()
+        except psycopg.Error as error:
+            raise classify_query_error(error) from error
+        except Exception as error:  # `configure` and callables of the user's
+            raise QueryUnavailableError(
+                "db.unavailable", "a connection could not be made with the pool's settings"
+            ) from error
+
+    @contextmanager
+    def _use(self) -> Generator[Connection]:
+        connection = self._open()
+        with self._connections.use(connection, self._deadline_seconds):
+            yield connection

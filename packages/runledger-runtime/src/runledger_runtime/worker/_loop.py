@@ -122,7 +122,6 @@ class _Worker:
             pool, conninfo=config.direct_database_url, shortage=self._shortage
         )
         self._link = _pump_link(self._connections, pool, config)
-        stop.add_abort_callback(self._link.hurry)
         self._keeper = self._lease_keeper(registry, config)
         self._listener: Listener | None = None
         marks: SleepMarks | None = None
@@ -145,6 +144,7 @@ class _Worker:
             observing=self._observing,
             health=health,
         )
+        stop.add_abort_callback(self._hurry)
         self._timekeeper = Timekeeper(
             self._book,
             self._pump.deliver,
@@ -176,6 +176,11 @@ class _Worker:
         if self._shortage.verdict is not None and not self._asked.is_requested:
             return self._shortage.verdict
         return self._pump.verdict or LoopExit.SHUTDOWN
+
+    def _hurry(self) -> None:
+        self._link.hurry()
+        # It may wait for the server.
+        self._pump.wake()
 
     def _helper_failed(self, error: BaseException) -> None:
         """End the worker: nobody may keep its leases now, or give up who overstays."""

@@ -23,7 +23,7 @@ from ..health import LoopHealth
 from ..registry import JobRegistry
 from ..safe_log import safe_logger
 from ..shutdown import StopToken
-from ._attempt import RELEASE_REASON
+from ._attempt import SHUT_DOWN
 from ._book import LeaseBook
 from ._claim_planner import ClaimPlanner
 from ._execution import Ending, Execution, ExecutionState, Outcome
@@ -74,6 +74,7 @@ class Pump:
         self._hooks = hooks
         self._settling = Settling(registry, book, on_dead_letter=hooks.submit, observing=observing)
         self._returned = ReturnedClaims(link, self._settling)
+        health.pauses(self._returned.is_pausing)
         self._slots = HandlerSlots(self.deliver)
         self._wake = threading.Event()
         self._delivered: deque[tuple[Execution, Ending, Outcome | None]] = deque()
@@ -220,7 +221,7 @@ class Pump:
             raise
 
     def _claimable(self) -> int:
-        if self._is_ending or not self._job_types or self._returned.seconds_of_rest() > 0:
+        if self._is_ending or not self._job_types or self._returned.is_pausing():
             return 0
         # A slot is free once its outcome is in this round; a busy outcome keeps its own.
         used = self._running + len(self._settling.kept()) + len(self._returned)
@@ -261,13 +262,15 @@ class Pump:
         self, claim: ClaimRequest, part: RefusedPart | None, error: QueryError | None = None
     ) -> None:
         """Leave out what this part of a claim for one job would change."""
-        for job_id in () if part is None else self._link.find_refused(claim, part):
-            self._claims.refused.leave_out(job_id, time.monotonic())
-            _logger.error(
-                "a job cannot be claimed; it is left out for a while",
-                extra={"job_id": str(job_id), "code": None if error is None else error.code},
-            )
-        self._health.jobs_left_out(self._claims.refused.left_out(time.monotonic()))
+        refused, now = self._claims.refused, time.monotonic()
+        if part is not None:
+            for job_id in self._link.find_refused(claim, part):
+                refused.leave_out(job_id, now)
+                _logger.error(
+                    "a job cannot be claimed; it is left out for a while",
+                    extra={"job_id": str(job_id), "code": None if error is None else error.code},
+                )
+        self._health.jobs_left_out(refused.left_out(now))
 
     def _wait_for_busy(self) -> None:
         """Wait for the first row, then let all of them rest: pure skipping would spin."""
@@ -282,22 +285,13 @@ class Pump:
             self._settling.rest()
 
     def _start(self, claimed: Sequence[ClaimedJob], undecodable: Sequence[UndecodableJob]) -> None:
-        try:
-            if claimed and self._is_ending:
-                # Not one of them was entered: each gets its attempt back.
-                self._link.release([job.lease for job in claimed], reason=RELEASE_REASON)
-                claimed = []
-        except QueryError as error:
-            # Leased and in nobody's book, or perhaps done: ask, and they come again.
-            self._link.expect_unknown_claims(error)
-            raise
         for entry in undecodable:
             # Kept, and its lease with it, as the outcome of any other attempt.
-            execution = self._link.execution(entry.job, is_reported=False)
-            execution.end()
-            self._book.add(execution)
-            self._outcomes.append(Outcome(execution, entry.failure))
+            self._outcomes.append(self._unentered(entry.job, entry.failure))
         for job in claimed:
+            if self._is_ending:
+                self._returned.take(self._unentered(job, SHUT_DOWN))
+                continue
             handler = self._registry.get(job.job_type)
             execution = self._link.execution(job)
             self._settling.begin(execution)
@@ -310,6 +304,13 @@ class Pump:
                 self.deliver(execution, Ending.RETURNED, Outcome(execution, failure))
             else:
                 self._slots.start(execution, handler.execute)
+
+    def _unentered(self, job: ClaimedJob, failure: JobFailure) -> Outcome:
+        """Hold the lease of a job whose handler is not entered, and return its outcome."""
+        execution = self._link.execution(job, is_reported=False)
+        execution.end()
+        self._book.add(execution)
+        return Outcome(execution, failure)
 
     def _recover(self, error: QueryError, outcomes: Sequence[Outcome]) -> None:
         self._health.failed(error)
@@ -366,7 +367,7 @@ class Pump:
             waits.append(max(0.0, self._settling.rest_until - time.monotonic()))
         if self._settling.alone:
             waits.append(self._settling.seconds_until_alone())
-        if (rest := self._returned.seconds_of_rest()) > 0:
+        if (rest := self._returned.seconds_of_pause()) > 0:
             waits.append(rest)
         if (left := self._returned.seconds_until_next()) is not None:
             waits.append(left)

@@ -19,7 +19,7 @@ _ANY_NUMBER: Final = 1_000
 # Then they are tried again: somebody may have mended what refused them.
 _LEFT_OUT_SECONDS: Final = 30.0
 # As many as this are no single jobs any more.
-_MOST_LEFT_OUT: Final = 1_000
+MOST_LEFT_OUT: Final = 1_000
 
 
 class RefusedPart(Enum):
@@ -45,7 +45,7 @@ class RefusedClaims:
     @property
     def is_full(self) -> bool:
         """Whether so many jobs are left out that the reason must be another."""
-        return len(self._left_out) >= _MOST_LEFT_OUT
+        return len(self._left_out) >= MOST_LEFT_OUT
 
     def left_out(self, now: float) -> list[UUID]:
         """Return the jobs that the next claim leaves out."""

@@ -23,8 +23,8 @@ _UNSTARTED_REASON: Final = "NOT_STARTED"
 _UNSTARTED_SECONDS: Final = 1.0
 _FORGOTTEN_SECONDS: Final = 60.0
 _MOST_AT_ONCE: Final = 1_000
-_LEAST_REST_SECONDS: Final = 0.05
-_MOST_REST_SECONDS: Final = 1.0
+_LEAST_BUSY_SECONDS: Final = 0.05
+_MOST_BUSY_SECONDS: Final = 1.0
 # After a try in vain the pump has so many times as long as it took for everything else.
 _RESTS: Final = 4
 
@@ -43,7 +43,7 @@ class ReturnedClaims:
         self._held: list[Outcome] = []
         self._most = _MOST_AT_ONCE
         self._retry_at = 0.0
-        self._rest_seconds = _LEAST_REST_SECONDS
+        self._busy_seconds = _LEAST_BUSY_SECONDS
         self._claims_from = 0.0
         self._shortage = Outage()
 
@@ -54,13 +54,17 @@ class ReturnedClaims:
     def take(self, outcome: Outcome) -> bool:
         """Keep an outcome whose claim goes back; return whether it is kept."""
         if is_unstarted(outcome):
-            self._rest(outcome)
+            self._pause_claims(outcome)
         elif not is_shut_down(outcome):
             return False
         self._held.append(outcome)
         return True
 
-    def seconds_of_rest(self) -> float:
+    def is_pausing(self) -> bool:
+        """Tell whether nothing is to be claimed for now."""
+        return self.seconds_of_pause() > 0
+
+    def seconds_of_pause(self) -> float:
         """Return for how long nothing is to be claimed, 0 or more."""
         return max(0.0, self._claims_from - time.monotonic())
 
@@ -82,7 +86,7 @@ class ReturnedClaims:
         part = self._next_part()
         began = time.monotonic()
         try:
-            verdicts = self._given_back(part)
+            verdicts = self._give_back(part)
         except QueryError as error:
             self._put_behind(part)
             # One that is refused, or takes too long, must not cost the others their attempts.
@@ -95,7 +99,7 @@ class ReturnedClaims:
             verdicts = [WriteVerdict.LEASE_OWNER_MISMATCH]
         else:
             self._most = min(2 * self._most, _MOST_AT_ONCE)
-        return self._settled(part, verdicts)
+        return self._settle(part, verdicts)
 
     def _next_part(self) -> list[Outcome]:
         """Return the first ones that go back for the same reason, each of another job."""
@@ -108,14 +112,15 @@ class ReturnedClaims:
                 part.setdefault(outcome.execution.job.id, outcome)
         return list(part.values())
 
-    def _given_back(self, part: Sequence[Outcome]) -> list[WriteVerdict]:
+    def _give_back(self, part: Sequence[Outcome]) -> list[WriteVerdict]:
         leases = [outcome.execution.job.lease for outcome in part]
         if is_shut_down(part[0]):
             return self._link.give_back(leases, reason=RELEASE_REASON, retry_delay_ms=0)
-        delay_ms = round(1_000 * spread(_UNSTARTED_SECONDS))
+        # Due once claims are made again here.
+        delay_ms = round(1_000 * self.seconds_of_pause())
         return self._link.give_back(leases, reason=_UNSTARTED_REASON, retry_delay_ms=delay_ms)
 
-    def _settled(self, part: Sequence[Outcome], verdicts: Sequence[WriteVerdict]) -> list[Outcome]:
+    def _settle(self, part: Sequence[Outcome], verdicts: Sequence[WriteVerdict]) -> list[Outcome]:
         busy: list[Outcome] = []
         refused: list[Outcome] = []
         for outcome, verdict in zip(part, verdicts, strict=True):
@@ -128,9 +133,9 @@ class ReturnedClaims:
         self._put_behind(part)
         self._held[-len(part) :] = busy
         if len(busy) < len(part):
-            self._rest_seconds = _LEAST_REST_SECONDS
+            self._busy_seconds = _LEAST_BUSY_SECONDS
         else:
-            self._retry_at = time.monotonic() + spread(self._rest_seconds)
+            self._retry_at = time.monotonic() + spread(self._busy_seconds)
             self._rest_longer(busy)
         return refused
 
@@ -139,16 +144,16 @@ class ReturnedClaims:
         self._held = [*(each for each in self._held if id(each) not in moved), *part]
 
     def _rest_longer(self, busy: Sequence[Outcome]) -> None:
-        longer = min(2 * self._rest_seconds, _MOST_REST_SECONDS)
-        if self._rest_seconds < longer == _MOST_REST_SECONDS:
+        longer = min(2 * self._busy_seconds, _MOST_BUSY_SECONDS)
+        if self._busy_seconds < longer == _MOST_BUSY_SECONDS:
             job = busy[0].execution.job
             _logger.warning(
                 "a job cannot be given back: somebody holds its row, or a trigger keeps it",
                 extra={"job_id": str(job.id), "job_type": job.job_type, "jobs": len(busy)},
             )
-        self._rest_seconds = longer
+        self._busy_seconds = longer
 
-    def _rest(self, outcome: Outcome) -> None:
+    def _pause_claims(self, outcome: Outcome) -> None:
         now = time.monotonic()
         if now - self._claims_from > _FORGOTTEN_SECONDS:
             # Another shortage than the last.

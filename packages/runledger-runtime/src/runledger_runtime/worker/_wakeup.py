@@ -20,7 +20,7 @@ from runledger_postgres.direct import Connection, shut_down
 from runledger_postgres.wakeup import CANCEL_CHANNEL, DROP_MARKS, TAKE_MARKS, WAKE_CHANNEL
 
 from ..backoff import Outage, spread
-from ..engine import EngineConnections
+from ..engine import EngineConnections, KeptConnection
 from ..failure_log import failure_fields
 from ..safe_log import safe_logger
 from ._helper import Helper
@@ -146,10 +146,9 @@ class SleepMarks:
         self, connections: EngineConnections, listener: Listener, job_types: Sequence[str]
     ) -> None:
         """Open nothing yet."""
-        self._connections = connections
+        self._connection = KeptConnection(connections, "sleep marks")
         self._listener = listener
         self._job_types = list(job_types)
-        self._connection: Connection | None = None
         self._echoed: str | None = None
         self._retry_at = 0.0
         self.are_held = False
@@ -187,21 +186,17 @@ class SleepMarks:
     def close(self) -> None:
         """Close the connection, which releases the marks."""
         self.are_held = False
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._connection.close()
 
     def _ask(self, sql: str, parameters: Mapping[str, object]) -> Any:
         """Return the one value that a statement answers; None if it could not be asked."""
         if time.monotonic() < self._retry_at:
             return None
         try:
-            if self._connection is None or self._connection.closed:
-                self._connection = self._connections.connect("sleep marks")
-            with self._connections.use(self._connection, _DEADLINE_SECONDS):
-                row = self._connection.execute(sql, parameters).fetchone()  # pyright: ignore[reportArgumentType, reportCallIssue]  # constants
+            with self._connection.use(_DEADLINE_SECONDS) as connection:
+                row = connection.execute(sql, parameters).fetchone()  # pyright: ignore[reportArgumentType, reportCallIssue]  # constants
             # One that answered too late was closed, and what it took went with it.
-            is_lost = self._connection.closed
+            is_lost = connection.closed
         except Exception:  # noqa: BLE001  # `configure` and callables of the user's, too
             row, is_lost = None, True
         if is_lost:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,16 +13,22 @@ from runledger_core import JobDefinitionSpec, JobEnqueue
 from runledger_core.workflows import WorkflowDagBuilder
 from runledger_postgres import enqueue_job, enqueue_jobs
 from runledger_postgres.definitions import upsert_job_definition
-from runledger_postgres.lifecycle import claim_jobs
 from runledger_postgres.workflows import enqueue_workflow_run
-from runledger_runtime.engine import EngineConnections
+from runledger_runtime.errors import LoopExit
 from runledger_runtime.health import LoopState
-from runledger_runtime.worker._link import PumpLink
+from runledger_runtime.worker import _link
 
 Eventually = Callable[[Callable[[], bool]], None]
 
 HOLD_ALL = "SELECT FROM runledger.job_queue FOR UPDATE"
 LEASED = "SELECT count(*) FROM runledger.job_queue WHERE status = 'LEASED'"
+GIVEN_BACK = "SELECT count(*) FROM runledger.job_queue WHERE status = 'PENDING' AND attempt = 0"
+REFUSE_TO_GIVE_BACK = """
+CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS
+    'BEGIN RAISE EXCEPTION ''not this one''; END';
+CREATE TRIGGER refuse BEFORE UPDATE ON runledger.job_queue FOR EACH ROW
+    WHEN (NEW.attempt < OLD.attempt AND OLD.payload = 'true') EXECUTE FUNCTION public.refuse();
+"""
 SUCCEEDED = "SELECT count(*) FROM runledger.job_queue WHERE status = 'SUCCEEDED'"
 PUMP_WAITS = (
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
@@ -113,27 +118,71 @@ def test_failure_of_a_job_that_python_cannot_read_is_kept_while_its_run_is_held(
     worker.end()
 
 
-def test_claim_that_a_stop_gives_back_waits_for_its_row(
-    runledger_pool: ConnectionPool[Any], runledger_database: Any, eventually: Eventually, look: Any
+@pytest.fixture
+def stop_at_the_answer(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Have the next claims meet a stop: after their commit, before the worker sees them."""
+    real = _link.run_worker_round
+
+    def install(stop: Callable[[], object]) -> None:
+        def run_and_stop(*arguments: Any, **named: Any) -> Any:
+            result = real(*arguments, **named)
+            if result.claimed:
+                stop()
+            return result
+
+        monkeypatch.setattr(_link, "run_worker_round", run_and_stop)
+
+    return install
+
+
+def test_claim_that_meets_a_stop_goes_back_when_its_row_is_let_go(
+    runledger_pool: ConnectionPool[Any],
+    start_worker: Any,
+    eventually: Eventually,
+    look: Any,
+    stop_at_the_answer: Any,
 ) -> None:
-    upsert_job_definition(runledger_pool, JobDefinitionSpec("jobs.one"))
-    enqueue_jobs(runledger_pool, [JobEnqueue("jobs.one", {})] * 3)
-    claimed = claim_jobs(runledger_pool, worker_id="worker-1", limit=3, lease_ttl_seconds=60)
-    connections = EngineConnections(ConnectionPool(runledger_database.direct_dsn, open=False))
-    link = PumpLink(connections, runledger_pool, worker_id="worker-1", lease_ttl_seconds=60)
-    holder = runledger_database.connect()
-    holder.execute("SELECT FROM runledger.job_queue WHERE id = %s FOR UPDATE", [claimed[1].id])
+    ran: list[object] = []
+    holder = runledger_pool.getconn()
+    worker = start_worker({"jobs.one": lambda _context, payload: ran.append(payload)})
 
-    with ThreadPoolExecutor(1) as background:
-        giving = background.submit(link.release, [job.lease for job in claimed], reason="stop")
-        eventually(lambda: look(PUMP_WAITS) == 1)
-        holder.rollback()
-        giving.result()
-    link.close()
-    connections.close()
+    def hold_and_stop() -> None:
+        holder.execute("SELECT FROM runledger.job_queue WHERE payload = '2' FOR UPDATE")
+        worker.stop.request("between a claim and its answer")
 
-    given_back = "SELECT count(*) FROM runledger.job_queue WHERE status = 'PENDING' AND attempt = 0"
-    assert look(given_back) == 3
+    stop_at_the_answer(hold_and_stop)
+    enqueue_jobs(runledger_pool, [JobEnqueue("jobs.one", number) for number in (1, 2, 3)])
+
+    eventually(lambda: worker.stop.is_requested and look(GIVEN_BACK) == 2)
+    assert look(LEASED) == 1
+    assert worker.thread.is_alive()
+    runledger_pool.putconn(holder)
+
+    assert worker.end() is LoopExit.SHUTDOWN
+    assert look(GIVEN_BACK) == 3
+    assert ran == []
+
+
+def test_claim_that_meets_a_stop_and_cannot_go_back_is_tried_again_later(
+    runledger_pool: ConnectionPool[Any],
+    start_worker: Any,
+    eventually: Eventually,
+    look: Any,
+    stop_at_the_answer: Any,
+) -> None:
+    with runledger_pool.connection() as connection:
+        connection.execute(REFUSE_TO_GIVE_BACK)
+    worker = start_worker({"jobs.one": lambda *_: None})
+    stop_at_the_answer(lambda: worker.stop.request("between a claim and its answer"))
+    enqueue_jobs(runledger_pool, [JobEnqueue("jobs.one", is_kept) for is_kept in (True, False)])
+    eventually(lambda: worker.stop.is_requested)
+
+    assert worker.end() is LoopExit.SHUTDOWN
+
+    assert look(GIVEN_BACK) == 1
+    refused = "SELECT (status, attempt) FROM runledger.job_queue WHERE payload = 'true'"
+    assert look(refused) == ("PENDING", "1")
+    assert look("SELECT error_code FROM runledger.job_attempts") == "job.worker_shutdown"
 
 
 def test_outcome_of_a_held_row_keeps_its_slot(

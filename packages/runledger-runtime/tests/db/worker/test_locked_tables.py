@@ -98,7 +98,7 @@ def test_beats_in_vain_leave_nothing_behind_that_waits(
     eventually(lambda: look(WAITING) == 0)
     host.rollback()
     keeper._turn()
-    keeper._drop_connection()
+    keeper._connection.close()
 
 
 @pytest.mark.core
@@ -111,7 +111,7 @@ def test_locked_row_of_the_worker_does_not_keep_its_leases_from_being_renewed(
 ) -> None:
     keeper = keeper_of(leased, connections)
     keeper._turn()
-    connection = keeper._connection
+    connection = keeper._connection.open()
     lock(runledger_database, "job_workers")
 
     for _ in range(3):
@@ -122,21 +122,21 @@ def test_locked_row_of_the_worker_does_not_keep_its_leases_from_being_renewed(
         assert wait < TTL_OF_ONE_SECOND / 3
 
     assert look(WAITING) == 0
-    assert keeper._connection is connection
+    assert keeper._connection.open() is connection
     warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert [record.getMessage() for record in warnings] == [
         "this worker is not shown in job_workers"
     ]
-    keeper._drop_connection()
+    keeper._connection.close()
 
 
 @pytest.mark.parametrize(
     "ask",
     [
         lambda link, _lease: link.find_claims(LeaseBook()),
-        lambda link, lease: link.release([lease], reason="test"),
+        lambda link, lease: link.give_back([lease], reason="test", retry_delay_ms=0),
     ],
-    ids=["find", "release"],
+    ids=["find", "give back"],
 )
 def test_claims_that_are_asked_for_in_vain_leave_nothing_behind_that_waits(  # noqa: PLR0917  # fixtures
     ask: Callable[[PumpLink, JobLease], object],

@@ -12,7 +12,7 @@ from psycopg_pool import ConnectionPool
 
 from runledger_core import JobCancelled, JobEnqueue, JobFailure
 from runledger_postgres import connect_pool, enqueue_job, enqueue_jobs
-from runledger_postgres.errors import QueryInternalError
+from runledger_postgres.errors import QueryError, QueryInternalError, QueryUnavailableError
 from runledger_postgres.lifecycle import WriteVerdict, give_back_jobs
 from runledger_runtime.errors import LoopExit
 from runledger_runtime.worker import _link
@@ -162,17 +162,54 @@ def test_claim_that_goes_back_slowly_does_not_keep_results_from_being_stored(
     assert worker.end() is LoopExit.SHUTDOWN
 
 
-def test_abort_waits_for_no_server_that_was_away(start_worker: Any) -> None:
-    worker = start_worker({"jobs.one": lambda *_: None})
+def test_abort_tries_a_server_that_was_away_at_once(
+    runledger_pool: ConnectionPool[Any],
+    start_worker: Any,
+    eventually: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    began, ends, is_away = threading.Event(), threading.Event(), threading.Event()
+    pauses: list[float] = []
+    run, lost = _link.run_worker_round, PumpLink.lost
+
+    def run_if_there(*arguments: Any, **named: Any) -> Any:
+        if is_away.is_set():
+            raise QueryUnavailableError("db.unavailable", "away")
+        return run(*arguments, **named)
+
+    def note_pause(link: PumpLink, error: QueryError) -> None:
+        lost(link, error)
+        pauses.append(link.seconds_until_retry())
+
+    def handler(_context: Any, _payload: Any) -> None:
+        began.set()
+        assert ends.wait(30)
+
+    monkeypatch.setattr(_link, "run_worker_round", run_if_there)
+    monkeypatch.setattr(PumpLink, "lost", note_pause)
+    worker = start_worker({"jobs.one": handler}, wakeups=False)
+    enqueue_job(runledger_pool, JobEnqueue("jobs.one", {}))
+    assert began.wait(30)
+    is_away.set()
+    ends.set()
+    worker.stop.request("first signal")
+    eventually(lambda: bool(pauses) and pauses[-1] > 1.5)
+    is_away.clear()
+
+    aborted_at = time.monotonic()
+    worker.stop.abort()
+    assert worker.end() is LoopExit.SHUTDOWN
+
+    assert time.monotonic() - aborted_at < 1
+
+
+def test_server_that_stays_away_is_tried_again_and_again_after_an_abort() -> None:
     link = PumpLink(None, None, worker_id="w", lease_ttl_seconds=60)  # type: ignore[arg-type]  # not used
-    for _ in range(8):
-        link.lost(QueryInternalError("db.unavailable", "away"))
-    assert link.seconds_until_retry() > 1
-
     link.hurry()
+    for _ in range(8):
+        link.lost(QueryUnavailableError("db.unavailable", "away"))
 
-    assert not link.is_down()
-    worker.end()
+    assert 0.01 < link.seconds_until_retry() <= 0.05
 
 
 def test_threads_and_connections_that_handlers_hold_cost_the_others_no_attempt(

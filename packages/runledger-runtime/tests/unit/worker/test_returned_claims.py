@@ -77,7 +77,7 @@ def test_what_was_started_is_not_kept_back(
 ):
     assert not returned.take(Outcome(start_execution(), JobCompletion.success()))
 
-    assert (len(returned), returned.seconds_of_rest()) == (0, 0)
+    assert (len(returned), returned.seconds_of_pause()) == (0, 0)
 
 
 def test_claim_is_given_back_for_a_second_and_none_is_made_meanwhile(
@@ -93,7 +93,7 @@ def test_claim_is_given_back_for_a_second_and_none_is_made_meanwhile(
 
     assert (len(returned), len(book)) == (0, 0)
     assert [900 <= delay <= 1_100 for delay in link.delays_ms] == [True]
-    assert 0.8 < returned.seconds_of_rest() <= 1.1
+    assert 0.8 < returned.seconds_of_pause() <= 1.1
 
 
 def test_claim_of_a_told_handler_is_given_back_at_once_and_the_next_may_come(
@@ -108,7 +108,7 @@ def test_claim_of_a_told_handler_is_given_back_at_once_and_the_next_may_come(
 
     assert returned.give_back() == []
 
-    assert (len(book), link.delays_ms, returned.seconds_of_rest()) == (0, [0], 0)
+    assert (len(book), link.delays_ms, returned.seconds_of_pause()) == (0, [0], 0)
     assert returned.seconds_until_next() is None
 
 
