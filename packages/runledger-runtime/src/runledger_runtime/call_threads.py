@@ -25,7 +25,7 @@ _logger = safe_logger(__name__)
 _MOST_THREADS: Final = 32
 # asyncio's own look-ups of names. The resolver ends them, and a restart would not help.
 _ENDED_BY_OTHERS: Final = (socket.getaddrinfo, socket.getnameinfo)
-# What it calls instead of the first in its debug mode.
+# In debug mode the loop calls this method of its own instead of the first.
 _LOOK_UP_OF_DEBUG: Final = "_getaddrinfo_debug"
 _NAME_BYTES: Final = 200
 
@@ -72,7 +72,7 @@ class CallThreads(ThreadPoolExecutor):
         super().__init__(max_workers=1)
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._call_lock = threading.Lock()
-        # Without stuck calls and their threads.
+        # Neither counts calls that were given up, nor their threads.
         self._unended = 0
         self._thread_count = 0
         self._running: set[_Call] = set()

@@ -14,7 +14,6 @@ from .._rows import Statement
 from .._session import Bound, run
 from ._claimed import CLAIMED_COLUMNS, ClaimedJob, ClaimedRow, UndecodableJob, decode_claim
 
-# Claims of this worker, for the one whose commit was not acknowledged.
 FIND_CLAIMS: Final = Statement(
     f"""
     SELECT {CLAIMED_COLUMNS}

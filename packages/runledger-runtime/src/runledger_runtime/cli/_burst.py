@@ -62,7 +62,7 @@ class Burst:
             except RunledgerError as error:
                 looks = 0
                 # The loops say more about a database that is away.
-                _logger.warning("cannot tell yet if work is left", extra={"code": error.code})
+                _logger.warning("cannot tell yet if work is left", extra={"error_code": error.code})
             if looks == _LOOKS:
                 self.jobs_left = self._left
                 self._supervisor.request_shutdown()

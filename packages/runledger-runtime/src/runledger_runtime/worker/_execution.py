@@ -78,7 +78,7 @@ class Execution:
         self.ended_at: float | None = None
         self.told_at = 0.0
         self.is_reported = is_reported
-        # Since the round that its outcome was in took too long.
+        # Set when a round that held its outcome was cut off.
         self.is_stored_alone = False
         # How often it was cut off in a round of its own.
         self.cut_offs = 0

@@ -18,6 +18,7 @@ from runledger_postgres.lifecycle import HeartbeatVerdict, heartbeat_jobs
 from .._version import __version__
 from ..backoff import Outage
 from ..engine import EngineConnections, KeptConnection
+from ..failure_log import failure_fields
 from ..safe_log import safe_logger
 from ._book import LeaseBook
 from ._execution import Execution, ExecutionState
@@ -89,8 +90,8 @@ class LeaseKeeper(Helper):
                 break
             try:
                 wait = self._turn()
-            except Exception:  # noqa: BLE001  # `configure` and callables of the user's, too
-                wait = self._failed()
+            except Exception as error:  # noqa: BLE001  # `configure` and callables of the user's, too
+                wait = self._failed(error)
         with suppress(Exception), self._connection.use(self._record_seconds) as connection:
             workers.remove_worker(connection, self._worker_id)
         self._connection.close()
@@ -106,13 +107,16 @@ class LeaseKeeper(Helper):
         pause = self._ttl / 30 if is_any_busy else self._ttl / 3
         return max(0.0, beaten_at + pause - time.monotonic())
 
-    def _failed(self) -> float:
+    def _failed(self, error: Exception) -> float:
         """Tell whose lease is gone; return how long to wait for the next beat."""
         self._connection.close()
         step = self._outage.failed()
         self._lose_expired()
         if step.is_worth_logging:
-            _logger.warning("heartbeats wait for the database", extra={"failures": step.failures})
+            _logger.warning(
+                "heartbeats wait for the database",
+                extra=failure_fields(error) | {"failures": step.failures},
+            )
         # A lease is short: try often enough to save it.
         return min(step.delay_seconds, self._ttl / 10)
 
@@ -151,7 +155,7 @@ class LeaseKeeper(Helper):
                     raise
                 _logger.error(  # noqa: TRY400  # the driver's text may hold values
                     "a lease cannot be renewed",
-                    extra={"job_id": str(execution.job.id), "code": error.code},
+                    extra={"job_id": str(execution.job.id), "error_code": error.code},
                 )
         return is_any_busy
 
@@ -184,7 +188,7 @@ class LeaseKeeper(Helper):
             if step.is_worth_logging:
                 _logger.warning(
                     "this worker is not shown in job_workers",
-                    extra={"code": error.code, "failures": step.failures},
+                    extra={"error_code": error.code, "failures": step.failures},
                 )
         else:
             self._unrecorded.ended()

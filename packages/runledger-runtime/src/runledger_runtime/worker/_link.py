@@ -216,7 +216,7 @@ class PumpLink:
         now = time.monotonic()
         self._is_unanswered = True
         self._find_at = [now, now + 1.0, now + self._ttl / 2]
-        _logger.warning("a claim's reply was lost", extra={"code": error.code})
+        _logger.warning("a claim's reply was lost", extra={"error_code": error.code})
 
     @contextmanager
     def _limit(

@@ -92,7 +92,7 @@ def test_beats_in_vain_leave_nothing_behind_that_waits(
     for _ in range(2):
         with pytest.raises(QueryError) as caught:
             keeper._turn()
-        keeper._failed()
+        keeper._failed(caught.value)
         assert caught.value.code == "db.statement_timeout"
 
     eventually(lambda: look(WAITING) == 0)
