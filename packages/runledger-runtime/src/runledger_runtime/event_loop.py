@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import selectors
 import socket
@@ -20,6 +21,7 @@ from runledger_core import ValidationError
 
 from .call_threads import CallThreads, StuckCalls
 from .forked_child import EndsForkedChild
+from .loop_files import LoopFiles
 from .safe_log import safe_logger
 
 _logger = safe_logger(__name__)
@@ -28,6 +30,8 @@ _LAG_SECONDS: Final = 1.0
 _WARN_AGAIN_SECONDS: Final = 60.0
 _FINISH_SECONDS: Final = 1.0
 _MOST_FRAMES: Final = 40
+_CHECK_SECONDS: Final = 0.5
+_MOST_RENEWALS: Final = 8
 
 ResultT = TypeVar("ResultT")
 Parameters = ParamSpec("Parameters")
@@ -36,8 +40,9 @@ Parameters = ParamSpec("Parameters")
 class EventLoop:
     """Run coroutines on one daemon thread, which is started at first need; thread-safe.
 
-    The thread lives as long as somebody holds the loop. Then what is left on it is cancelled, and
-    the thread ends when that has ended; whoever needs the loop again gets a fresh one.
+    The thread lives as long as somebody holds the loop and the loop can go on. Then what is left on
+    it is cancelled, and the thread ends when that has ended; whoever needs the loop again gets a
+    fresh one.
     """
 
     def __init__(self) -> None:
@@ -78,7 +83,7 @@ class EventLoop:
         """
         with self._lock:
             # In a forked child the thread of the parent is dead.
-            if self._thread is None or not self._thread.is_alive():
+            if self._thread is None or not self._thread.is_usable():
                 self._thread = _started_thread()
             self._thread.loop.call_soon_threadsafe(lambda: function(*args, **kwargs))
 
@@ -163,6 +168,12 @@ def refuse_on_event_loop() -> None:
         )
 
 
+def is_on_lost_loop() -> bool:
+    """Tell whether this is the thread of an event loop that could not go on."""
+    thread = threading.current_thread()
+    return isinstance(thread, _LoopThread) and thread.is_lost
+
+
 def _new_loop() -> asyncio.AbstractEventLoop:
     # Short of file descriptors asyncio leaves half a loop, which complains when it is collected.
     with selectors.DefaultSelector():
@@ -197,22 +208,33 @@ class _LoopThread(threading.Thread):
     def __init__(self) -> None:
         super().__init__(name="runledger-event-loop", daemon=True)
         self.loop = _new_loop()
+        self.is_lost = False
         self.calls = CallThreads()
         self.loop.set_default_executor(self.calls)
+        self._files = LoopFiles(self.loop)
+        self._renewals = 0
         self._pid = os.getpid()
         self._is_finished = False
         self._finishing: asyncio.Task[None] | None = None
         self._asked_at: float | None = None
         self._quiet_until = 0.0
 
+    def is_usable(self) -> bool:
+        """Tell whether the loop takes more."""
+        return self.is_alive() and not self.is_lost and self._files.are_there()
+
     def run(self) -> None:
+        self._check_files()
         while not self._is_finished:
             try:
                 with EndsForkedChild():
                     self._run_loop()
-            except BaseException:
-                # SystemExit of a task that a handler left behind: others run here, too.
+            except (SystemExit, KeyboardInterrupt):
+                # Of a task that a handler left behind: others run here, too.
                 _logger.exception("a task tried to end the event loop")
+            except BaseException as error:  # noqa: BLE001  # logged there
+                # Tasks keep all else that they raise: the loop itself cannot go on.
+                self._lose(error)
         self.loop.close()
 
     def _run_loop(self) -> None:
@@ -223,16 +245,42 @@ class _LoopThread(threading.Thread):
             self._refuse_child()
             raise
         self._refuse_child()
+        if not self._files.are_there():
+            raise OSError(errno.EBADF, "somebody has closed the event loop's own descriptors")
+
+    def _check_files(self) -> None:
+        # At times, since a loop that waits does not notice that its descriptors were closed.
+        self.loop.call_later(_CHECK_SECONDS, self._check_files)
+        if not self._files.are_there():
+            self.loop.stop()
+
+    def _lose(self, error: BaseException) -> None:
+        if not self.is_lost:
+            self.is_lost = True
+            _logger.critical(
+                "the event loop cannot go on; what it runs is cancelled, and the next gets another",
+                exc_info=error,
+            )
+        if self._renewals == _MOST_RENEWALS:
+            raise error
+        # With descriptors of its own again it can run what it has cancelled to its end.
+        self._renewals += 1
+        self._files.renew()
+        self.loop.call_soon(self._begin_to_finish)
 
     def finish(self) -> None:
         """Cancel what is left and end after it; wait a moment for that."""
-        with suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self._begin_to_finish)
+        # What wakes the loop writes to its descriptor.
+        if self._files.are_there():
+            with suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(self._begin_to_finish)
         # No longer: a coroutine may block the loop for ever.
         self.join(_FINISH_SECONDS)
 
     def look(self, now: float) -> None:
         """Ask the loop for a sign of life, or warn if it has given none for long."""
+        if not self.is_usable():
+            return
         if self._asked_at is None:
             self._asked_at = now
             with suppress(RuntimeError):
@@ -262,7 +310,9 @@ class _LoopThread(threading.Thread):
         return "\n".join(reversed(lines[:_MOST_FRAMES]))
 
     def _begin_to_finish(self) -> None:
-        self._finishing = self.loop.create_task(self._finish())
+        # Another would cancel once more what cleans up.
+        if self._finishing is None or self._finishing.done():
+            self._finishing = self.loop.create_task(self._finish())
 
     async def _finish(self) -> None:
         told: set[asyncio.Task[Any]] = set()

@@ -23,7 +23,7 @@ from runledger_postgres.workers import prune_workers
 
 from .backoff import BACKOFF_MS, spread
 from .config import JobsConfig
-from .dead_letters import DeadLetter, DeadLetterHooks, decoded
+from .dead_letters import DeadLetter, DeadLetterHooks, reader_of
 from .errors import InvalidConfig, JobsConfigError, RuntimeLoopExit
 from .failure_log import failure_fields
 from .health import LoopHealth
@@ -152,8 +152,8 @@ class _Reaper:
                 job.lease,
                 job.job_type,
                 organization_id=job.organization_id,
-                payload=decoded(job.payload),
-                checkpoint=decoded(job.checkpoint),
+                payload=reader_of(job.payload),
+                checkpoint=reader_of(job.checkpoint),
                 info=JobDeadLetterInfo(
                     job.failure, job.dead_letter_reason, max_attempts=job.max_attempts
                 ),

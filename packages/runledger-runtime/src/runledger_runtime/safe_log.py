@@ -1,4 +1,4 @@
-"""Loggers of the engine: what they cannot log is lost, and nothing else."""
+"""Loggers of the engine: a record that an exception keeps from being logged is lost, no more."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 
 
 class SafeLogger(logging.LoggerAdapter[logging.Logger]):
-    """Log as the logger does, but raise nothing.
+    """Log as the logger does, but raise no `Exception`.
 
     Filters are the host's, and run on the engine's threads: one that raises must end neither a loop
-    nor a thread that keeps leases.
+    nor a thread that keeps leases. What is no `Exception`, as a filter's `SystemExit`, is the
+    host's own wish, and is raised.
     """
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:

@@ -46,7 +46,7 @@ class StopSignals:
         return self
 
     def __exit__(self, *error: object) -> None:
-        # The process is on its way out after an abort: a third signal must not interrupt that.
+        # The process is on its way out, as after an abort: no signal must interrupt that.
         if self._deaf_until is None:
             self._restore()
 
@@ -68,10 +68,24 @@ class StopSignals:
         try:
             yield
         except ShutdownAbortedError:
-            self._deaf_until = time.monotonic() + _DEAF_SECONDS
+            self._turn_deaf()
             raise
         finally:
             self._deliver = None
+
+    def _count(self) -> int:
+        """Return how many signals the one stands for that has come."""
+        return 1
+
+    def _take(self, count: int) -> None:
+        if self._deliver is None:
+            self._early += count
+            return
+        for _ in range(count):
+            self._deliver()
+
+    def _turn_deaf(self) -> None:
+        self._deaf_until = time.monotonic() + _DEAF_SECONDS
 
     def _restore(self) -> None:
         restore_handlers(self._previous)
@@ -83,12 +97,8 @@ class StopSignals:
         if is_foreign or (self._deaf_until is not None and time.monotonic() >= self._deaf_until):
             self._restore()
             signal.raise_signal(number)
-        elif self._deaf_until is not None:
-            return
-        elif self._deliver is None:
-            self._early += 1
-        else:
-            self._deliver()
+        elif self._deaf_until is None:
+            self._take(self._count())
 
 
 # Any: the handlers of others, as the signal module returns them.

@@ -170,9 +170,9 @@ class Supervisor:
         Args:
             stop: An Event, a function that blocks until it is time, or None for SIGINT and
                 SIGTERM, whose handlers are put back at the end; `StopSignals` that were entered
-                before `build` miss none. A second signal does at once what the deadline does; a
-                third only shortens the second that handlers have then. An Event or a function that
-                raises says stop, too; its error is raised at the end.
+                before `build` miss none. A second signal does at once what the deadline does,
+                further ones do nothing. An Event or a function that raises says stop, too; its
+                error is raised at the end.
             timeout: Seconds that the loops have to end, from the stop on; 0 does not wait.
 
         Raises:

@@ -141,7 +141,8 @@ class TaskGroup:
     def run_until_shutdown(self, source: StopSource, timeout: float) -> None:
         """Wait until the source says stop or a task fails, then stop the tasks.
 
-        Without tasks it waits for the source. A second signal ends the wait.
+        Without tasks it waits for the source. A second signal ends the wait, further ones do
+        nothing.
 
         Raises:
             SupervisorError: The first failure, or that the deadline was missed.
@@ -186,10 +187,9 @@ class TaskGroup:
             failure = self._take_first_failure_locked()
         self._stop.abort()
         give_up_at = time.monotonic() + min(timeout, _UNWIND_SECONDS)
+        # Further signals change nothing: handlers have begun to give their jobs back.
         while self._running() and (remaining := give_up_at - time.monotonic()) > 0:
-            if _received(inbox, remaining) is _Wake.SOURCE:
-                # Another signal ends this wait, too.
-                break
+            _received(inbox, remaining)
         with self._lock:
             self._states |= dict.fromkeys(self._running_locked(), LoopState.ABANDONED)
             # One error is raised, that of the abort; what failed meanwhile is in the log.

@@ -264,19 +264,17 @@ class _Drain:
                 failures=batch.failures,
                 in_workflows=batch.is_in_workflows,
             )
-            # Progress beyond its total makes a failure of a success.
-            changed = self._settling.settle(batch, result.successes, result.failures)
-            busy = self._settling.take_busy()
-            if not changed and not busy:
+            left = self._settling.settle(batch, result.successes, result.failures)
+            if not left.changed and not left.busy:
                 return self._disposition(result), outcome
-            if busy and time.monotonic() >= give_up_at:
+            if left.busy and time.monotonic() >= give_up_at:
                 raise UnavailableError(
                     "db.lock_timeout",
                     "another transaction keeps the job locked; end it before the drain",
                 )
-            if busy:
+            if left.busy:
                 time.sleep(_LOOK_SECONDS)
-            outcome = (changed or busy)[0]
+            (outcome,) = (*left.changed, *left.busy)
 
     def _batch(self, outcome: Outcome) -> Batch:
         batch = self._settling.batch([outcome])

@@ -183,7 +183,7 @@ def test_reaper_tells_of_a_lease_that_expired_on_the_last_attempt(
 def test_hook_that_raises_or_hangs_holds_up_neither_jobs_nor_the_stop(
     runledger_pool: ConnectionPool[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runledger_runtime.dead_letters.HOOK_SECONDS", 0.2)
+    monkeypatch.setattr("runledger_runtime.dead_letters.DEAD_LETTER_SECONDS", 0.2)
     release = threading.Event()
 
     class Awkward(Payments):
@@ -216,7 +216,7 @@ def test_without_a_thread_hooks_are_skipped_and_neither_worker_nor_stop_suffers(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("runledger_runtime.dead_letters.HOOK_SECONDS", 0.2)
+    monkeypatch.setattr("runledger_runtime.dead_letters.DEAD_LETTER_SECONDS", 0.2)
     start = threading.Thread.start
     refused: list[str] = []
     release = threading.Event()
@@ -275,7 +275,7 @@ def test_hook_gets_the_payload_as_it_is_stored_whatever_the_handler_made_of_its_
 def test_statement_of_a_hook_is_cancelled_when_its_time_is_over(
     runledger_database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runledger_runtime.dead_letters.HOOK_SECONDS", 0.5)
+    monkeypatch.setattr("runledger_runtime.dead_letters.DEAD_LETTER_SECONDS", 0.5)
     errors: list[BaseException] = []
     is_over = threading.Event()
 

@@ -220,6 +220,43 @@ def test_three_signals_at_once_end_the_process_as_two_do(numbers):
     assert "supervisor.shutdown_aborted: a second signal ended the wait for: reaper" in errors
 
 
+@pytest.mark.parametrize("third", [signal.SIGTERM, signal.SIGINT])
+def test_a_third_signal_leaves_handlers_the_moment_that_the_second_gave_them(third):
+    text = """
+    from runledger_runtime import task_group
+    task_group._UNWIND_SECONDS = 60.0
+
+    def giving_back(*arguments, **options):
+        tellable(*arguments, **options)
+        say(sys.stdin.readline().strip())
+        return LoopExit.SHUTDOWN
+
+    class Heard(StopSignals):
+        def _handle(self, *arguments):
+            super()._handle(*arguments)
+            say("heard")
+
+    module.run_reaper_loop = giving_back
+    try:
+        build().run_until_shutdown(Heard(), timeout=3600)
+    except ShutdownAbortedError as error:
+        say(error.tasks)
+        sys.exit(70)
+    """
+    with program(text) as process:
+        expect(process, "ready")
+        process.send_signal(signal.SIGTERM)
+        assert {heard(process), heard(process)} == {"heard", "draining"}
+        process.send_signal(signal.SIGTERM)
+        assert {heard(process), heard(process)} == {"heard", "told"}
+
+        process.send_signal(third)
+        expect(process, "heard")
+        tell(process, "given back")
+
+        assert end(process) == (70, "given back\n('reaper',)\n", "")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_before_the_run_stops_the_loops_and_the_process_ends_well(number):
     text = f"""

@@ -25,6 +25,7 @@ from runledger_core import visible_text
 from ..stop_signals import StopSignals
 from ._errors import EXIT_UNSETTLED
 from ._log import flush_logs, within
+from ._parent import Parent
 
 # With the time to flush, the process is gone two seconds after the deadline. Handlers that were
 # told to stop have the first of them.
@@ -77,9 +78,13 @@ class ProcessEnd:
         self._is_asked = is_asked
         threading.Thread(target=self._watch, name="runledger-end", daemon=True).start()
 
-    def signals(self) -> StopSignals:
-        """Return what keeps the signals of this process; they begin its end."""
-        return _ToldSignals(lambda: self._signals.append(time.monotonic()))
+    def signals(self, parent: Parent | None = None) -> StopSignals:
+        """Return what keeps the signals of this process; they begin its end.
+
+        Args:
+            parent: Who tells how many there are, if somebody does.
+        """
+        return _ToldSignals(lambda: self._signals.append(time.monotonic()), parent)
 
     def over(self, code: int) -> None:
         """Say that nothing of ours runs any more: what is left has a moment, and then this code."""
@@ -144,11 +149,12 @@ class ProcessEnd:
 
 
 class _ToldSignals(StopSignals):
-    """Signals that are told of when they are delivered, too."""
+    """Signals that are told of when they are delivered, too, and counted as a parent tells."""
 
-    def __init__(self, tell: Callable[[], None]) -> None:
+    def __init__(self, tell: Callable[[], None], parent: Parent | None) -> None:
         super().__init__()
         self._tell = tell
+        self._parent = parent
 
     @contextmanager
     def delivered_to(self, deliver: Callable[[], None]) -> Generator[None]:
@@ -156,8 +162,16 @@ class _ToldSignals(StopSignals):
             self._tell()
             deliver()
 
-        with super().delivered_to(both):
-            yield
+        try:
+            with super().delivered_to(both):
+                yield
+        finally:
+            # It may pass on only now what came to this process directly.
+            if self._parent is not None:
+                self._turn_deaf()
+
+    def _count(self) -> int:
+        return super()._count() if self._parent is None else self._parent.count_signals()
 
 
 def _left_behind() -> list[str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from importlib import import_module
+from types import FrameType
 from typing import Any, Final, NoReturn
 
 import click
@@ -88,6 +91,7 @@ def runledger() -> None:
 
 def main() -> NoReturn:
     """Run the command of this process and exit."""
+    _heed_sigterm_as_first_process()
     try:
         runledger(prog_name="runledger", obj=PROCESS_IS_OURS)
     except OSError as error:
@@ -97,3 +101,19 @@ def main() -> NoReturn:
         failure.show()
         sys.exit(failure.exit_code)
     raise AssertionError  # click has ended the process
+
+
+def _heed_sigterm_as_first_process() -> None:
+    # The first process of a container gets no signal that it does not handle: until a worker does,
+    # a stop would be lost.
+    if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _leave)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    del frame
+    if os.getpid() != 1:
+        # A forked child, which has the handler too, dies of the signal as any other.
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+    sys.exit(128 + number)

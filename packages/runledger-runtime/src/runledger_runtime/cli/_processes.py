@@ -1,8 +1,8 @@
 """`runledger worker --processes N`: a parent that keeps N workers running.
 
 The parent runs no jobs and holds no connection. Its children are sessions of their own, so that
-Ctrl-C reaches them once, through the parent. Each reads a pipe that the parent never writes to: its
-end tells that the parent is gone, however it ended.
+Ctrl-C reaches them once, through the parent. Whoever stops a service may signal them all the same:
+so each has a pipe from the parent, which tells how often a stop was asked for.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from types import FrameType
@@ -35,6 +36,8 @@ _WELL_SECONDS: Final = 60.0
 _LOST_AFTER_SECONDS: Final = 10.0
 # A signal that comes just before its thread begins to wait is handled only after that wait.
 _LONGEST_WAIT_SECONDS: Final = 0.2
+# A worker handles these signals for as long as jobs may run: one that they ended had none.
+_STOPPED_EARLY: Final = frozenset(-number for number in STOP_SIGNALS)
 
 Command: TypeAlias = Callable[[int], Sequence[str]]
 """Arguments of the worker with this number, from 1, without the name of the program."""
@@ -159,10 +162,12 @@ class WorkerProcesses:
         if worker.process is not None and worker.process.stdin is not None:
             worker.process.stdin.close()
         worker.process = None
-        is_done = status in {0, EXIT_JOBS_LEFT} and not self._restarts_success
-        is_over = self._signals > 0 or is_done
-        if is_over:
+        is_burst = not self._restarts_success
+        is_over = self._signals > 0 or (is_burst and status in {0, EXIT_JOBS_LEFT})
+        # Jobs that it left are leased for a while: to the next worker of a burst nothing is due.
+        if is_over or (is_burst and _has_left_jobs(status)):
             worker.statuses.append(status)
+        if is_over:
             return
         if time.monotonic() - worker.started_at >= _WELL_SECONDS:
             worker.failures = 0
@@ -179,12 +184,10 @@ class WorkerProcesses:
         self._signals += 1
         if self._signals == 1:
             self._lost_at = time.monotonic() + self._timeout + _LOST_AFTER_SECONDS
-        # Two of one kind that come before a worker gets to them are one to it.
-        number = signal.SIGTERM if self._signals == 1 else signal.SIGINT
         for worker in self._workers:
             worker.restart_at = None
             if worker.process is not None:
-                worker.process.send_signal(number)
+                _pass_on(worker.process)
 
     def _kill(self) -> None:
         self._lost_at = None
@@ -195,13 +198,27 @@ class WorkerProcesses:
 
     def _exit_code(self) -> int:
         statuses = {status for worker in self._workers for status in worker.statuses}
-        # A worker handles them for as long as jobs may run: one that they ended had none.
-        statuses -= {-number for number in STOP_SIGNALS}
-        if not statuses - {0}:
-            return 0
-        if any(status < 0 or status == EXIT_UNSETTLED for status in statuses):
+        if any(_has_left_jobs(status) for status in statuses):
             return EXIT_UNSETTLED
-        return EXIT_JOBS_LEFT if statuses <= {0, EXIT_JOBS_LEFT} else EXIT_FAILURE
+        statuses -= {0, *_STOPPED_EARLY}
+        if not statuses:
+            return 0
+        return EXIT_JOBS_LEFT if statuses == {EXIT_JOBS_LEFT} else EXIT_FAILURE
+
+
+def _pass_on(process: subprocess.Popen[bytes]) -> None:
+    """Tell a worker of one more signal, by its pipe and by SIGTERM."""
+    if process.stdin is not None:
+        # The worker may be gone, or stopped and have much to read: neither may hold the parent.
+        os.set_blocking(process.stdin.fileno(), False)
+        with suppress(BrokenPipeError, BlockingIOError):
+            os.write(process.stdin.fileno(), b"!")
+    # One that still imports its catalog does not read yet: this ends it.
+    process.send_signal(signal.SIGTERM)
+
+
+def _has_left_jobs(status: int) -> bool:
+    return status == EXIT_UNSETTLED or (status < 0 and status not in _STOPPED_EARLY)
 
 
 def _pause_seconds(failures: int) -> float:
@@ -216,22 +233,3 @@ def _ending(status: int) -> str:
     # Real-time signals have no names but the first and the last.
     names = {number.value: number.name for number in signal.Signals}
     return f"was ended by {names.get(-status, f'signal {-status}')}"
-
-
-def stop_without_parent(stop: Callable[[], None]) -> None:
-    """Call `stop` when the process at the other end of stdin is gone; stdin is empty from now on.
-
-    Programs that handlers run inherit stdin: they would wait for what never comes.
-    """
-    # Neither copy is inherited.
-    pipe = os.dup(0)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-
-    def watch() -> None:
-        while os.read(pipe, 1024):
-            pass
-        stop()
-
-    threading.Thread(target=watch, name="runledger-parent-watch", daemon=True).start()

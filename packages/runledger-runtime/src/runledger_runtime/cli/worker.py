@@ -27,7 +27,8 @@ from ._errors import EXIT_FAILURE
 from ._health import health_port_of, require_free_ports
 from ._log import log_to_stderr, tell
 from ._main import PROCESS_IS_OURS
-from ._processes import WorkerProcesses, stop_without_parent
+from ._parent import Parent
+from ._processes import WorkerProcesses
 from ._sync import sync_catalog
 
 # Handlers borrow connections for moments; the engine has its own.
@@ -39,7 +40,8 @@ Exit codes:
   0   stopped by a signal, everything settled
   1   could not start, or a loop failed
   2   wrong usage
-  70  stopped, but handlers still ran: after the timeout or a second signal
+  70  stopped, but handlers still ran: after the timeout or a second signal,
+      or where a process of --burst was killed
   75  --burst ended, but jobs are due that the database refuses to have claimed
 """
 
@@ -136,12 +138,7 @@ def command(
     if concurrency is not None:
         config = replace(config, max_global_concurrency=concurrency)
     catalog = load_catalog(app).middleware(fields)
-    if not catalog.definitions():
-        click.echo(
-            f"warning: the catalog {visible_text(app)} is empty, so no job will run; register"
-            " handlers with @catalog.job(...) in modules that it imports",
-            err=True,
-        )
+    _warn_if_empty(app, catalog)
     with target.dsn() as dsn:
         # One connection first: it tells at once, and plainly, what a pool would retry.
         with closing(connect(dsn)) as connection:
@@ -163,8 +160,18 @@ def command(
                 restarts_success=not burst,
             )
             sys.exit(_run_processes(workers, end))
-        code = _run(dsn, catalog, config, end, burst=burst, stop_at_eof=stop_at_eof, http=http)
+        parent = Parent() if stop_at_eof else None
+        code = _run(dsn, catalog, config, end, burst=burst, parent=parent, http=http)
     sys.exit(code)
+
+
+def _warn_if_empty(app: str, catalog: JobCatalog) -> None:
+    if not catalog.definitions():
+        click.echo(
+            f"warning: the catalog {visible_text(app)} is empty, so no job will run; register"
+            " handlers with @catalog.job(...) in modules that it imports",
+            err=True,
+        )
 
 
 def _run(
@@ -174,7 +181,7 @@ def _run(
     end: ProcessEnd,
     *,
     burst: bool,
-    stop_at_eof: bool,
+    parent: Parent | None,
     http: tuple[str, int] | None,
 ) -> int:
     pool_size = min(config.max_global_concurrency, _POOL_CONNECTIONS)
@@ -182,15 +189,15 @@ def _run(
         health_port_of(http, config, catalog) as port,
         connect_pool(dsn, max_size=pool_size) as pool,
         # Before jobs run.
-        end.signals() as signals,
+        end.signals(parent) as signals,
     ):
         builder = Supervisor.builder(pool, config).with_catalog(catalog)
         port.observe(builder)
         supervisor = builder.build()
         end.watch(lambda: supervisor.is_shutdown_requested)
         port.watch(supervisor, pool)
-        if stop_at_eof:
-            stop_without_parent(supervisor.request_shutdown)
+        if parent is not None:
+            parent.listen(supervisor.request_shutdown)
         work = Burst(supervisor, pool, catalog.to_registry().registered_types())
         if burst:
             work.stop_when_idle()

@@ -10,7 +10,7 @@ from runledger_core import JobLease
 
 from ..safe_log import safe_logger
 from ._events import JobLifecycleEvent, JobRunningEvent
-from ._lane import Call, Delivery, Lane, start_daemon
+from ._lane import Call, Delivery, Lane, start_thread
 from ._observer import CALLBACKS, JobLifecycleObservers
 
 OBSERVER_SECONDS: Final = 10.0
@@ -145,7 +145,7 @@ class LifecycleDelivery:
             self._over(delivery)
             return
         if self._watch is None:
-            self._watch = start_daemon(self._watch_time, name="runledger-observers")
+            self._watch = start_thread(self._watch_time, name="runledger-observers")
         for call in delivery.calls:
             call.lane.put(call)
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from runledger_core import JobLease, type_name
 
+from ..daemon_thread import start_daemon
 from ..forked_child import EndsForkedChild
 from ..safe_log import safe_logger
 from ._events import JobLifecycleEvent
@@ -116,7 +117,7 @@ class Lane:
     def _grow(self) -> None:
         if self._free >= 0 or self._threads >= _MOST_THREADS or self.is_disabled:
             return
-        if start_daemon(self._run, name=f"runledger-observer-{self.name}") is None:
+        if start_thread(self._run, name=f"runledger-observer-{self.name}") is None:
             # The call waits for another thread, or its time ends.
             return
         self._threads += 1
@@ -156,14 +157,11 @@ class Lane:
             )
 
 
-def start_daemon(run: Callable[[], None], *, name: str) -> threading.Thread | None:
-    """Start a thread and return it; None if the process can have no more."""
-    thread = threading.Thread(target=run, name=name, daemon=True)
-    try:
-        thread.start()
-    except (RuntimeError, MemoryError):
-        _logger.exception("no thread for lifecycle observers", extra={"of": name})
-        return None
+def start_thread(run: Callable[[], None], *, name: str) -> threading.Thread | None:
+    """Start a thread and return it; None, and a log line, if the process can have no more."""
+    thread = start_daemon(run, name=name)
+    if thread is None:
+        _logger.error("no thread for lifecycle observers", extra={"of": name})
     return thread
 
 

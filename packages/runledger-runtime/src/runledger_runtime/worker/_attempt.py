@@ -20,9 +20,11 @@ from runledger_core import (
     type_name,
 )
 
+from ..event_loop import is_on_lost_loop
+from ..forked_child import EndsForkedChild
 from ._context import WorkerJobContext
 from ._execution import Ending, Execution, Outcome
-from ._raised import failure_of, gravity_of, leaves_of
+from ._raised import comes_of, failure_of, gravity_of, leaves_of
 from ._traceback import describe_exception
 
 TIMEOUT_CODE: Final = "job.timeout_exceeded"
@@ -36,6 +38,11 @@ SHUT_DOWN: Final = JobFailure.retryable(
 _NOT_STARTED: Final = JobFailure.retryable(
     "job.handler_not_started", "the worker could not start a thread for the handler"
 )
+# What coroutines come to that were cancelled because their event loop could not go on.
+_LOOP_LOST: Final = JobFailure.retryable(
+    "job.handler_exception",
+    "the event loop could not go on; a handler may have closed its file descriptors",
+)
 # What our telling a handler to stop makes it raise.
 _RAISED_WHEN_TOLD: Final = (JobCancelled, asyncio.CancelledError, psycopg.errors.QueryCanceled)
 
@@ -46,7 +53,8 @@ AwaitableHandler: TypeAlias = Callable[[JobContext, JsonValue], Awaitable[object
 def run_attempt(execution: Execution, handler: Handler) -> tuple[Ending, Outcome | None]:
     """Run the handler and return how it ended, with what to store, if anything."""
     try:
-        returned = handler(WorkerJobContext(execution), execution.job.payload)
+        with EndsForkedChild():
+            returned = handler(WorkerJobContext(execution), execution.job.payload)
         result, details = _checked(returned), None
     except BaseException as error:  # noqa: BLE001  # every exit of a handler is an outcome
         result, details = _caught(execution, error)
@@ -58,7 +66,8 @@ async def run_attempt_async(
 ) -> tuple[Ending, Outcome | None]:
     """Run the handler on the event loop and return the same as `run_attempt`."""
     try:
-        returned = await handler(WorkerJobContext(execution), execution.job.payload)
+        with EndsForkedChild():
+            returned = await handler(WorkerJobContext(execution), execution.job.payload)
         result, details = _checked(returned), None
     except BaseException as error:  # noqa: BLE001  # a SystemExit would end the event loop
         result, details = _caught(execution, error)
@@ -144,12 +153,21 @@ def _caught(execution: Execution, error: BaseException) -> tuple[JobFailure, str
     try:
         leaves = leaves_of(error)
         # Of tasks that were cancelled with the one that failed, say.
-        counted = [leaf for leaf in leaves if not isinstance(leaf, _RAISED_WHEN_TOLD)]
+        counted = [leaf for leaf in leaves if not _is_left_as_told(execution, leaf)]
         if not counted and execution.cancel_reason is CancelReason.SHUTDOWN:
             return SHUT_DOWN, None
+        if not counted and is_on_lost_loop():
+            return _LOOP_LOST, describe_exception(error)
         gravest = min(counted or leaves, key=gravity_of)
         is_told_whole = isinstance(gravest, JobFailure) and len(leaves) == 1
         return failure_of(gravest), None if is_told_whole else describe_exception(error)
     except BaseException:  # noqa: BLE001  # an exception whose own attributes raise
         text = f"{type_name(error)}, which cannot be described"
         return JobFailure.panicked("job.handler_panic", text), None
+
+
+def _is_left_as_told(execution: Execution, error: BaseException) -> bool:
+    if execution.cancel_reason is CancelReason.SHUTDOWN:
+        # Repositories and ORMs raise an error of their own of a statement that was cancelled.
+        return comes_of(error, _RAISED_WHEN_TOLD)
+    return isinstance(error, _RAISED_WHEN_TOLD)

@@ -8,9 +8,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeAlias
 
-from runledger_core import JobContext, JsonValue
-
-from ..forked_child import EndsForkedChild
 from ..registry import AsyncHandler
 from ._attempt import run_attempt_async, unentered_attempt
 from ._execution import Ending, Execution, Outcome
@@ -59,11 +56,7 @@ class CoroutineAttempt:
 
     async def _run(self) -> None:
         # Kept here: a task that has cancelled itself ends as cancelled, whatever it returns.
-        self._returned = await run_attempt_async(self._execution, self._execute)
-
-    async def _execute(self, context: JobContext, payload: JsonValue) -> object:
-        with EndsForkedChild():
-            return await self._handler(context, payload)
+        self._returned = await run_attempt_async(self._execution, self._handler)
 
     def _interrupt(self) -> None:
         task = self._task

@@ -14,7 +14,7 @@ from typing import Final
 
 from runledger_core import JobFailure
 from runledger_postgres.errors import QueryError
-from runledger_postgres.lifecycle import ClaimedJob, ClaimRequest, UndecodableJob
+from runledger_postgres.lifecycle import ClaimedJob, ClaimRequest, RoundResult, UndecodableJob
 
 from ..config import JobsConfig
 from ..dead_letters import DeadLetterHooks
@@ -31,9 +31,10 @@ from ._link import PumpLink
 from ._observing import Observing
 from ._refused_claims import RefusedPart
 from ._returned_claims import ReturnedClaims
-from ._settling import Batch, Settling
+from ._settling import Batch, Settling, Unsettled
 from ._sleep import Sleep
 from ._slots import HandlerSlots
+from ._waiting_outcomes import WaitingOutcomes
 
 _logger = safe_logger(__name__)
 
@@ -73,12 +74,12 @@ class Pump:
         self._health = health
         self._hooks = hooks
         self._settling = Settling(registry, book, on_dead_letter=hooks.submit, observing=observing)
+        self._waiting = WaitingOutcomes()
         self._returned = ReturnedClaims(link, self._settling)
         health.pauses(self._returned.is_pausing)
         self._slots = HandlerSlots(self.deliver)
         self._wake = threading.Event()
         self._delivered: deque[tuple[Execution, Ending, Outcome | None]] = deque()
-        self._outcomes: list[Outcome] = []
         self._running = 0
         # Handlers whose attempts were given up, and calls of theirs in threads, while they go on.
         self._stuck = 0
@@ -157,13 +158,13 @@ class Pump:
             if outcome is None:
                 self._settling.let_go(execution)
             elif not self._returned.take(outcome):
-                self._outcomes.append(outcome)
+                self._waiting.add([outcome])
 
     def _linger(self) -> None:
         """Let handlers that are about to end share this round's commit."""
         gathered = 0
-        while self._running and len(self._outcomes) > gathered:
-            gathered = len(self._outcomes)
+        while self._running and self._waiting.fresh > gathered:
+            gathered = self._waiting.fresh
             time.sleep(_LINGER_SECONDS)
             self._gather()
 
@@ -183,11 +184,9 @@ class Pump:
         """Run one round if there is anything to do; return how long to wait for more."""
         if self._link.is_down():
             return self._link.seconds_until_retry()
-        self._outcomes = self._settling.keep_alone_back(self._outcomes)
         # Before busy outcomes are taken: their rows may be held still.
         limit = self._claimable()
-        outcomes = [*self._outcomes, *self._settling.take_busy()]
-        self._outcomes = []
+        outcomes = self._waiting.take_round()
         alone: list[Outcome] = []
         if outcomes and self._link.is_recovering():
             # What has ended must not wait for a claim that breaks the connection once more.
@@ -196,20 +195,19 @@ class Pump:
         try:
             if self._link.has_unknown_claims():
                 self._start(*self._link.find_claims(self._book))
-            if refused := self._settling.take_refused():
+            if refused := self._waiting.take_refused():
                 self._store_apart(self._settling.batch(refused))
             if outcomes or is_due:
                 self._round(outcomes, limit)
-            if alone := self._settling.take_alone():
+            if alone := self._waiting.take_alone():
                 self._store_alone(alone)
             # After what has ended: a result that is lost is work done twice.
-            self._outcomes += self._returned.give_back()
+            self._waiting.add(self._returned.give_back())
         except QueryError as error:
             self._recover(error, [*outcomes, *alone])
             return self._link.seconds_until_retry()
-        waiting = (*self._outcomes, *self._settling.kept())
-        if not self._settling.refused:
-            self._health.passed(backlog=len(waiting) + len(self._returned))
+        if not self._waiting.has_refused:
+            self._health.passed(backlog=len(self._waiting) + len(self._returned))
         return self._wait_seconds()
 
     def _store_alone(self, outcomes: Sequence[Outcome]) -> None:
@@ -217,14 +215,14 @@ class Pump:
         try:
             self._round(outcomes, 0)
         except QueryError:
-            self._settling.rest_alone(time.monotonic() - began)
+            self._waiting.rest_alone(time.monotonic() - began)
             raise
 
     def _claimable(self) -> int:
         if self._is_ending or not self._job_types or self._returned.is_pausing():
             return 0
         # A slot is free once its outcome is in this round; a busy outcome keeps its own.
-        used = self._running + len(self._settling.kept()) + len(self._returned)
+        used = self._running + self._waiting.kept_slots + len(self._returned)
         free = self._config.max_global_concurrency - used
         # Fewer at once, if so many take longer than a round may.
         most = max(1, self._config.claim_batch_size >> self._link.claim_cut_offs)
@@ -241,20 +239,18 @@ class Pump:
                 raise
             self._leave_out(claim, refused.after_refusal(claim), error)
             return
-        resting = len(self._settling.busy)
-        # Added: what was tried apart in this step may have left some there.
-        self._outcomes += self._settling.settle(batch, result.successes, result.failures)
+        left = self._settle(batch, result)
         claimed = len(result.claimed) + len(result.undecodable)
         if claim is not None:
             report = self._claims.report(claim, result, now=time.monotonic())
             self._start(result.claimed, result.undecodable)
             self._sleep.after_claim(report)
             self._leave_out(claim, self._claims.refused.after_claim())
-        if claimed or len(self._settling.busy) - resting < len(outcomes):
-            self._settling.rested()
+        if claimed or len(left.busy) < len(outcomes):
+            self._waiting.rested()
         elif outcomes and self._running:
             # Others are about to end: what they bring must not wait for these rows.
-            self._settling.rest()
+            self._waiting.rest()
         elif outcomes:
             self._wait_for_busy()
 
@@ -268,26 +264,33 @@ class Pump:
                 refused.leave_out(job_id, now)
                 _logger.error(
                     "a job cannot be claimed; it is left out for a while",
-                    extra={"job_id": str(job_id), "code": None if error is None else error.code},
+                    extra={
+                        "job_id": str(job_id),
+                        "error_code": None if error is None else error.code,
+                    },
                 )
         self._health.jobs_left_out(refused.left_out(now))
 
     def _wait_for_busy(self) -> None:
         """Wait for the first row, then let all of them rest: pure skipping would spin."""
-        busy = self._settling.busy
-        alone = [outcome for outcome in busy if outcome.execution.is_stored_alone]
-        batch = self._settling.batch(alone[:1] or busy)
+        batch = self._settling.batch(self._waiting.choose_busy())
         result = self._link.waiting_round(batch)
-        # Only now: if the round fails they are still held, and come again.
-        self._settling.busy = [outcome for outcome in busy if outcome not in batch.outcomes]
-        self._outcomes += self._settling.settle(batch, result.successes, result.failures)
-        if self._settling.busy:
-            self._settling.rest()
+        # Only now: if the round fails they still wait, and come again.
+        self._waiting.remove_busy(batch.outcomes)
+        self._settle(batch, result)
+        self._waiting.rest()
+
+    def _settle(self, batch: Batch, result: RoundResult) -> Unsettled:
+        """Settle what a round has answered; what it has left waits again."""
+        left = self._settling.settle(batch, result.successes, result.failures)
+        self._waiting.add(left.changed)
+        self._waiting.put_busy(left.busy)
+        return left
 
     def _start(self, claimed: Sequence[ClaimedJob], undecodable: Sequence[UndecodableJob]) -> None:
         for entry in undecodable:
             # Kept, and its lease with it, as the outcome of any other attempt.
-            self._outcomes.append(self._unentered(entry.job, entry.failure))
+            self._waiting.add([self._unentered(entry.job, entry.failure)])
         for job in claimed:
             if self._is_ending:
                 self._returned.take(self._unentered(job, SHUT_DOWN))
@@ -315,18 +318,16 @@ class Pump:
     def _recover(self, error: QueryError, outcomes: Sequence[Outcome]) -> None:
         self._health.failed(error)
         # What was settled before the error is closed; what was not comes again.
-        settling = self._settling
-        held = {id(outcome) for outcome in (*self._outcomes, *settling.kept())}
         unsettled = [
             outcome
-            for outcome in outcomes
-            if outcome.execution.state is ExecutionState.ENDED and id(outcome) not in held
+            for outcome in self._waiting.find_missing(outcomes)
+            if outcome.execution.state is ExecutionState.ENDED
         ]
         if error.is_transient or not unsettled:
-            self._outcomes += unsettled
+            self._waiting.add(unsettled)
             self._link.lost(error)
             return
-        _logger.error("a round was refused", extra={"code": error.code})
+        _logger.error("a round was refused", extra={"error_code": error.code})
         self._store_apart(self._settling.batch(unsettled))
 
     def _store_apart(self, batch: Batch) -> None:
@@ -335,7 +336,7 @@ class Pump:
             result = self._link.round(batch, None)
         except QueryError as error:
             if error.is_transient:
-                self._outcomes += batch.outcomes
+                self._waiting.add(batch.outcomes)
                 self._link.lost(error)
             elif len(batch.outcomes) > 1:
                 for half in batch.halves(self._settling.batch):
@@ -343,30 +344,26 @@ class Pump:
             else:
                 self._replace(batch.outcomes[0], error)
             return
-        self._outcomes += self._settling.settle(batch, result.successes, result.failures)
+        self._settle(batch, result)
 
     def _replace(self, outcome: Outcome, error: QueryError) -> None:
         self._health.failed(error)
         if error.code in _CODES_OF_RUNS or not _is_of_data(error):
             # The run's fault, the server's or the role's: stored once that is mended.
-            self._settling.put_aside(outcome, error.code)
+            self._waiting.put_refused(outcome, error)
             return
         invalid = JobFailure.terminal("job.invalid_output", "the outcome cannot be stored")
         if outcome.result == invalid:
             self._settling.give_up(outcome, error)
         else:
-            self._outcomes.append(Outcome(outcome.execution, invalid))
+            self._waiting.add([Outcome(outcome.execution, invalid)])
 
     def _wait_seconds(self) -> float:
-        if self._outcomes or self._delivered:
-            return 0.0
-        if self._is_ending and self._is_drained:
+        if self._delivered or (self._is_ending and self._is_drained):
             return 0.0
         waits = [self._config.poll_interval_ms / 1000]
-        if self._settling.busy:
-            waits.append(max(0.0, self._settling.rest_until - time.monotonic()))
-        if self._settling.alone:
-            waits.append(self._settling.seconds_until_alone())
+        if (left := self._waiting.seconds_until_next()) is not None:
+            waits.append(left)
         if (rest := self._returned.seconds_of_pause()) > 0:
             waits.append(rest)
         if (left := self._returned.seconds_until_next()) is not None:

@@ -10,6 +10,7 @@ from runledger_core import JobCancelled, JobFailure, JobFailureKind, ValidationE
 from ._traceback import safe_text
 
 _MOST_LEAVES: Final = 10_000
+_MOST_CAUSES: Final = 1_000
 
 
 def leaves_of(error: BaseException) -> list[BaseException]:
@@ -29,6 +30,29 @@ def leaves_of(error: BaseException) -> list[BaseException]:
         else:
             leaves.append(current)
     return leaves or [error]
+
+
+def comes_of(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
+    """Tell whether an exception is of these kinds, or led to by one that is.
+
+    Nothing leads to a panic or to a `JobFailure`, which stand for themselves. A group that led to
+    it is looked through; of an exception without end the first thousand are looked at.
+    """
+    seen: set[int] = set()
+    pending: deque[BaseException | None] = deque([error])
+    try:
+        while pending and len(seen) < _MOST_CAUSES:
+            current = pending.popleft()
+            if isinstance(current, kinds):
+                return True
+            if current is None or id(current) in seen or _stands_for_itself(current):
+                continue
+            seen.add(id(current))
+            pending += (current.__cause__, current.__context__)
+            pending += leaves_of(current)[:_MOST_CAUSES]
+    except Exception:  # noqa: BLE001  # its attributes may be properties of the user's
+        return False
+    return False
 
 
 def gravity_of(error: BaseException) -> tuple[bool, bool, bool]:
@@ -68,6 +92,13 @@ def _kind_and_code_of(error: BaseException) -> tuple[JobFailureKind, str]:
     if isinstance(error, Exception):
         return JobFailureKind.RETRYABLE, "job.handler_exception"
     return JobFailureKind.PANICKED, "job.handler_panic"
+
+
+def _stands_for_itself(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return False
+    kind, _ = _kind_and_code_of(error)
+    return isinstance(error, JobFailure) or kind is JobFailureKind.PANICKED
 
 
 def _is_of_output(error: ValidationError) -> bool:

@@ -1,13 +1,11 @@
-"""Outcomes on their way into the database: what to send, what comes again, what is given up."""
+"""Outcomes on their way into the database: what to send, and what each verdict means."""
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 from runledger_core import (
     UNSET,
@@ -29,8 +27,8 @@ from runledger_postgres.lifecycle import (
     WriteVerdict,
 )
 
-from ..backoff import DEFAULT_BACKOFF, Outage, spread
-from ..dead_letters import DeadLetter, decoded
+from ..backoff import DEFAULT_BACKOFF
+from ..dead_letters import DeadLetter, reader_of
 from ..registry import JobRegistry
 from ..safe_log import safe_logger
 from ._book import LeaseBook
@@ -38,11 +36,6 @@ from ._execution import Execution, Outcome
 from ._observing import Observing
 
 _logger = safe_logger(__name__)
-
-_LEAST_REST_SECONDS: Final = 0.005
-_MOST_REST_SECONDS: Final = 0.25
-# After a try in vain a lone outcome rests this many times as long as the try took.
-_ALONE_RESTS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +69,16 @@ class Batch:
         return make(self.outcomes[:middle]), make(self.outcomes[middle:])
 
 
+@dataclass(frozen=True, slots=True)
+class Unsettled:
+    """Outcomes that a round has left to be stored."""
+
+    changed: list[Outcome]
+    """To be sent again: a success whose progress is invalid is now a failure."""
+    busy: list[Outcome]
+    """Stored by nobody yet: another transaction held their rows."""
+
+
 class Settling:
     """Turns outcomes into entries, and verdicts into what happens next."""
 
@@ -92,18 +95,6 @@ class Settling:
         self._book = book
         self._on_dead_letter = on_dead_letter
         self._observing = observing
-        self._rest_seconds = _LEAST_REST_SECONDS
-        self.busy: list[Outcome] = []
-        """Stored by nobody yet: another transaction held their rows."""
-        self.rest_until = 0.0
-        self.refused: list[Outcome] = []
-        """Refused by the server for a reason that is not theirs; tried apart, now and then."""
-        self._refused_until = 0.0
-        self._refusals = Outage()
-        self.alone: list[Outcome] = []
-        """Of rounds that were cut off; each waits for a round of its own."""
-        # When one of those that was tried in vain may be tried again.
-        self._alone_from = 0.0
 
     def begin(self, execution: Execution) -> None:
         """Hold the lease of a claimed job; its handler is about to start."""
@@ -131,101 +122,35 @@ class Settling:
 
     def settle(
         self, batch: Batch, successes: Sequence[SuccessOutcome], failures: Sequence[FailureOutcome]
-    ) -> list[Outcome]:
-        """Close what is stored or pointless, keep what was busy.
-
-        Returns:
-            Outcomes to send again, changed: a success whose progress is invalid is a failure.
-        """
-        again: list[Outcome] = []
+    ) -> Unsettled:
+        """Close what is stored or pointless, and return the rest."""
+        left = Unsettled(changed=[], busy=[])
         for outcome, stored in zip(batch.outcomes, [*successes, *failures], strict=True):
             match stored.verdict:
                 case WriteVerdict.STORED | WriteVerdict.REPEATED:
                     self._book.close(outcome.execution)
                     self._tell(outcome, stored)
                 case WriteVerdict.BUSY:
-                    self.busy.append(outcome)
+                    left.busy.append(outcome)
                 case WriteVerdict.INVALID_PROGRESS:
                     failure = JobFailure.terminal(
                         "job.invalid_completion_progress", "progress is beyond its total"
                     )
-                    again.append(Outcome(outcome.execution, failure))
+                    left.changed.append(Outcome(outcome.execution, failure))
                 case _:
                     self._lost(outcome, stored.verdict)
-        return again
+        return left
 
     def give_up(self, outcome: Outcome, error: QueryError) -> None:
         """Let a lease run out: its outcome can never be stored."""
         job = outcome.execution.job
         _logger.error(
             "outcome cannot be stored; the lease runs out",
-            extra={"job_id": str(job.id), "job_type": job.job_type, "reason": error.code},
+            extra={"job_id": str(job.id), "job_type": job.job_type, "error_code": error.code},
         )
         self._book.abandon(outcome.execution)
         if self._observing is not None and outcome.execution.is_reported:
             self._observing.unstorable(outcome, error)
-
-    def put_aside(self, outcome: Outcome, reason: str) -> None:
-        """Keep an outcome, and its lease, until the server takes it."""
-        self.refused.append(outcome)
-        step = self._refusals.failed()
-        self._refused_until = time.monotonic() + step.delay_seconds
-        if step.is_worth_logging:
-            job = outcome.execution.job
-            _logger.error(
-                "outcome refused by the server; kept and tried again",
-                extra={"job_id": str(job.id), "job_type": job.job_type, "reason": reason},
-            )
-
-    def take_refused(self) -> list[Outcome]:
-        """Return the outcomes put aside whose time has come."""
-        if not self.refused or time.monotonic() < self._refused_until:
-            return []
-        taken, self.refused = self.refused, []
-        return taken
-
-    def kept(self) -> list[Outcome]:
-        """Return the outcomes that are kept here for a later round; each keeps its slot."""
-        return [*self.busy, *self.refused, *self.alone]
-
-    def rest(self) -> None:
-        """Let busy outcomes rest, longer each time nothing was stored."""
-        self.rest_until = time.monotonic() + spread(self._rest_seconds)
-        self._rest_seconds = min(2 * self._rest_seconds, _MOST_REST_SECONDS)
-
-    def rested(self) -> None:
-        """Start over with the shortest rest: something was stored or claimed."""
-        self._rest_seconds = _LEAST_REST_SECONDS
-
-    def take_busy(self) -> list[Outcome]:
-        """Return the busy outcomes whose rest is over."""
-        if not self.busy or time.monotonic() < self.rest_until:
-            return []
-        taken, self.busy = self.busy, []
-        return self.keep_alone_back(taken)
-
-    def keep_alone_back(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
-        """Keep those back that are stored alone, and return the others."""
-        self.alone += [outcome for outcome in outcomes if outcome.execution.is_stored_alone]
-        return [outcome for outcome in outcomes if not outcome.execution.is_stored_alone]
-
-    def take_alone(self) -> list[Outcome]:
-        """Return the outcome to store alone that is likely to take least; nothing if none is."""
-        if not self.alone or self.seconds_until_alone() > 0:
-            return []
-        taken = min(self.alone, key=lambda outcome: outcome.execution.cut_offs)
-        self.alone.remove(taken)
-        return [taken]
-
-    def seconds_until_alone(self) -> float:
-        """Return the seconds until the next of those that are stored alone may be tried."""
-        if any(not outcome.execution.cut_offs for outcome in self.alone):
-            return 0.0
-        return max(0.0, self._alone_from - time.monotonic())
-
-    def rest_alone(self, seconds: float) -> None:
-        """Leave most of the time to others after a try that took so long for nothing."""
-        self._alone_from = time.monotonic() + _ALONE_RESTS * seconds
 
     def _tell(self, outcome: Outcome, stored: SuccessOutcome | FailureOutcome) -> None:
         if self._observing is not None and outcome.execution.is_reported:
@@ -242,7 +167,7 @@ class Settling:
                 "job_id": str(job.id),
                 "job_type": job.job_type,
                 "attempt": job.lease.attempt,
-                "code": failure.code,
+                "failure_code": failure.code,
                 "disposition": stored.disposition,
             },
         )
@@ -252,7 +177,7 @@ class Settling:
         if stored.checkpoint is UNSET and job.checkpoint_json is not None:
             checkpoint = partial(decode_json, job.checkpoint_json)
         else:
-            checkpoint = decoded(stored.checkpoint)
+            checkpoint = reader_of(stored.checkpoint)
         info = JobDeadLetterInfo(
             failure,
             stored.dead_letter_reason,

@@ -8,9 +8,6 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TypeAlias
 
-from runledger_core import JobContext, JsonValue
-
-from ..forked_child import EndsForkedChild
 from ..registry import AsyncHandler
 from ._attempt import Handler, run_attempt, unstarted_attempt
 from ._coroutine import CoroutineAttempt
@@ -68,9 +65,7 @@ class HandlerSlots:
         while (work := self._waiting.get()) is not None:
             execution, handler = work
             # Context variables set by one job must not reach the next.
-            ending, outcome = self._context.copy().run(
-                run_attempt, execution, _ending_forks(handler)
-            )
+            ending, outcome = self._context.copy().run(run_attempt, execution, handler)
             with self._lock:
                 self._idle += 1
             self._deliver(execution, ending, outcome)
@@ -84,11 +79,3 @@ class HandlerSlots:
             running=self._coroutines,
         )
         handler.event_loop.call_soon(attempt.begin)
-
-
-def _ending_forks(handler: Handler) -> Handler:
-    def execute(context: JobContext, payload: JsonValue) -> object:
-        with EndsForkedChild():
-            return handler(context, payload)
-
-    return execute

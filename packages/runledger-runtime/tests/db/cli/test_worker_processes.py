@@ -18,9 +18,11 @@ from runledger_postgres.workers import list_workers
 from runledger_runtime.cli._processes import WorkerProcesses
 
 APP = """
+import atexit
 import os
 import subprocess
 import time
+from pathlib import Path
 from runledger_core import JobEnqueue, JobFailure
 from runledger_postgres import enqueue_job
 from runledger_runtime.catalog import JobCatalog
@@ -64,9 +66,29 @@ catalog.job("order", Order())
 
 @catalog.job("slow")
 def slow(context, payload):
-    with open("slow", "a") as file:
-        file.write("began\\n")
+    pid(context, payload)
     time.sleep(payload["seconds"])
+
+def wait_to_go():
+    while not Path("go").exists():
+        time.sleep(0.01)
+
+@catalog.job("hold")
+def hold(context, payload):
+    pid(context, payload)
+    while not Path("go").exists():
+        context.raise_if_cancelled()
+        context.wait(0.01)
+
+def leave():
+    Path("leaving").touch()
+    wait_to_go()
+    Path("left").touch()
+
+@catalog.job("leave")
+def leave_later(context, payload):
+    atexit.register(leave)
+    pid(context, payload)
 """
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -189,7 +211,7 @@ def test_second_signal_ends_running_handlers_with_code_70(start, runledger_pool)
     parent = start("--concurrency", "1")
     parent.until(READY, times=2)
     job = enqueue_job(runledger_pool, JobEnqueue("slow", {"seconds": 600}))
-    until((parent.folder / "slow").exists)
+    until(parent.pids)
 
     parent.process.send_signal(signal.SIGINT)
     parent.until("worker stopped")
@@ -199,6 +221,69 @@ def test_second_signal_ends_running_handlers_with_code_70(start, runledger_pool)
     stored = get_job(runledger_pool, job.id, scope=Scope.ADMIN)
     assert stored is not None
     assert stored.status is JobStatus.LEASED
+
+
+@pytest.fixture
+def holding(start, runledger_pool) -> Iterator[Parent]:
+    """A parent of three workers, two of which hold a job each until the file `go` exists."""
+    parent = start("--concurrency", "1", "--shutdown-timeout", "600", processes=3)
+    parent.until(READY, times=3)
+    enqueue_jobs(runledger_pool, [JobEnqueue("hold", {})] * 2)
+    until(lambda: len(parent.pids()) == 2)
+    yield parent
+    (parent.folder / "go").touch()
+
+
+def statuses(pool) -> list[tuple[str, int]]:
+    with pool.connection() as connection:
+        sql = "SELECT status::text, attempt FROM runledger.job_queue"
+        return connection.execute(sql).fetchall()
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_signal_to_each_process_of_a_service_is_one_stop(holding, runledger_pool, order):
+    for pid in [holding.process.pid, *holding.pids()][::order]:
+        os.kill(pid, signal.SIGTERM)
+    # The third worker hears of it by the parent only, and so the others have heard by then, too.
+    holding.until("worker stopped")
+    (holding.folder / "go").touch()
+    code, stderr = holding.end()
+
+    assert code == 0
+    assert stderr.count("worker stopped") == 3
+    assert statuses(runledger_pool) == [("SUCCEEDED", 1)] * 2
+
+
+def test_second_signal_to_each_process_of_a_service_aborts_the_stop(holding, runledger_pool):
+    service = [holding.process.pid, *holding.pids()]
+    for pid in service:
+        os.kill(pid, signal.SIGTERM)
+    holding.until("worker stopped")
+
+    for pid in service:
+        os.kill(pid, signal.SIGTERM)
+    code, stderr = holding.end()
+
+    assert code == 70
+    assert stderr.count("error: supervisor.shutdown_aborted: ") == 2
+    assert statuses(runledger_pool) == [("PENDING", 0)] * 2
+
+
+def test_second_signal_to_one_worker_does_not_interrupt_its_exit(start, runledger_pool):
+    parent = start()
+    parent.until(READY, times=2)
+    enqueue_job(runledger_pool, JobEnqueue("leave", {}))
+    until(parent.pids)
+    (worker,) = parent.pids()
+    os.kill(worker, signal.SIGTERM)
+    until((parent.folder / "leaving").exists)
+
+    os.kill(worker, signal.SIGTERM)
+    (parent.folder / "go").touch()
+    parent.until("another starts in 1 s")
+
+    assert (parent.folder / "left").exists()
+    assert "ended with code 0" in parent.lines[-1]
 
 
 def test_workers_stop_when_their_parent_is_killed(start, runledger_pool):
@@ -251,6 +336,26 @@ def test_burst_ends_with_code_75_though_jobs_are_left_whose_claim_is_refused(
     assert code == 75
     assert len(parent.pids()) == 3
     assert stderr.count("warning: jobs are left that are due: 3; a trigger or") == processes
+
+
+@pytest.mark.parametrize(
+    ("number", "end"),
+    [(signal.SIGKILL, "was ended by SIGKILL"), (signal.SIGTERM, "ended with code 70")],
+)
+def test_burst_ends_with_code_70_though_a_worker_that_left_its_job_was_replaced(
+    start, runledger_pool, number, end
+):
+    assert start("--burst", processes=1).end()[0] == 0
+    enqueue_job(runledger_pool, JobEnqueue("slow", {"seconds": 600}))
+    parent = start("--burst", "--shutdown-timeout", "0.1")
+    until(parent.pids)
+    (worker,) = parent.pids()
+
+    os.kill(worker, number)
+
+    parent.until(f"{end}; another starts in 1 s")
+    assert parent.end()[0] == 70
+    assert statuses(runledger_pool) == [("LEASED", 1)]
 
 
 def test_program_that_a_handler_runs_finds_stdin_empty(start, runledger_pool):

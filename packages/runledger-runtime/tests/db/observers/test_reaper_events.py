@@ -170,7 +170,7 @@ def test_hooks_of_a_pass_are_over_before_its_observers_begin(
 def test_hook_that_hangs_stops_no_pass_and_costs_no_event(
     runledger_pool: ConnectionPool[Any], events: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runledger_runtime.dead_letters.HOOK_SECONDS", 1.0)
+    monkeypatch.setattr("runledger_runtime.dead_letters.DEAD_LETTER_SECONDS", 1.0)
     began, let_go = threading.Event(), threading.Event()
 
     def hook(_number: int) -> None:

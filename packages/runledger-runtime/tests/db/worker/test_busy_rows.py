@@ -13,6 +13,7 @@ from runledger_core import JobDefinitionSpec, JobEnqueue
 from runledger_core.workflows import WorkflowDagBuilder
 from runledger_postgres import enqueue_job, enqueue_jobs
 from runledger_postgres.definitions import upsert_job_definition
+from runledger_postgres.lifecycle import run_worker_round
 from runledger_postgres.workflows import enqueue_workflow_run
 from runledger_runtime.errors import LoopExit
 from runledger_runtime.health import LoopState
@@ -121,11 +122,10 @@ def test_failure_of_a_job_that_python_cannot_read_is_kept_while_its_run_is_held(
 @pytest.fixture
 def stop_at_the_answer(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
     """Have the next claims meet a stop: after their commit, before the worker sees them."""
-    real = _link.run_worker_round
 
     def install(stop: Callable[[], object]) -> None:
         def run_and_stop(*arguments: Any, **named: Any) -> Any:
-            result = real(*arguments, **named)
+            result = run_worker_round(*arguments, **named)
             if result.claimed:
                 stop()
             return result

@@ -15,6 +15,7 @@ from runledger_postgres import enqueue_job, get_job
 from runledger_postgres.jobs import JobRecord, list_job_attempts
 from runledger_runtime.errors import LoopExit
 
+from ..._loop_descriptors import close_descriptors
 from ..._nameless import Nameless, NamelessError
 
 pytestmark = pytest.mark.core
@@ -183,3 +184,44 @@ def test_abort_of_a_stop_ends_though_a_handler_has_shut_down_the_threads_of_the_
 
     assert worker.end() is LoopExit.SHUTDOWN
     assert look("SELECT status || ' ' || attempt FROM runledger.job_queue") == "PENDING 0"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_handler_that_closes_the_descriptors_of_the_loop_costs_others_an_attempt_at_most(
+    runledger_pool: ConnectionPool[Any], start_worker: Any, eventually: Eventually, is_async: bool
+) -> None:
+    loops: list[asyncio.AbstractEventLoop] = []
+    entered = threading.Event()
+
+    async def waits(_context: Any, payload: Any) -> None:
+        loops.append(asyncio.get_running_loop())
+        entered.set()
+        if payload:
+            await asyncio.Event().wait()
+
+    def close(_context: Any, _payload: Any) -> None:
+        close_descriptors(loops[0])
+
+    async def close_async(context: Any, payload: Any) -> None:
+        close(context, payload)
+
+    worker = start_worker({"jobs.waits": waits, "jobs.closes": close_async if is_async else close})
+    waiting = enqueue_job(runledger_pool, JobEnqueue("jobs.waits", 1, max_attempts=2)).id
+    assert entered.wait(30)
+    closing = enqueue_job(runledger_pool, JobEnqueue("jobs.closes", {})).id
+
+    eventually(lambda: bool(list_job_attempts(runledger_pool, waiting, scope=Scope.ADMIN)))
+    (attempt,) = list_job_attempts(runledger_pool, waiting, scope=Scope.ADMIN)
+    assert (attempt.outcome, attempt.error_code) == ("RETRYABLE", "job.handler_exception")
+    assert (attempt.error_message or "").startswith("the event loop could not go on")
+    later = enqueue_job(runledger_pool, JobEnqueue("jobs.waits", 0)).id
+    for job_id in (closing, later):
+        eventually(lambda job_id=job_id: has_succeeded(runledger_pool, job_id))
+    assert loops[-1] is not loops[0]
+    # The other would wait for ever, if it runs again.
+    worker.stop.abort()
+
+
+def has_succeeded(pool: ConnectionPool[Any], job_id: Any) -> bool:
+    job = get_job(pool, job_id, scope=Scope.ADMIN)
+    return job is not None and job.status is JobStatus.SUCCEEDED

@@ -265,7 +265,7 @@ def test_failed_attempts_are_logged_by_code_and_never_by_message(
 
     eventually(lambda: "attempt failed" in caplog.messages)
     (record,) = [record for record in caplog.records if record.message == "attempt failed"]
-    assert (record.levelname, record.__dict__["code"]) == ("WARNING", "mail.no_recipient")
+    assert (record.levelname, record.__dict__["failure_code"]) == ("WARNING", "mail.no_recipient")
     assert record.__dict__["job_id"] == str(job.id)
     assert "secret@example.com" not in str(record.__dict__)
 

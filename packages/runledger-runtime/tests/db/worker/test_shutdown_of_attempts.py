@@ -7,13 +7,14 @@ import threading
 import time
 from typing import Any
 
+import psycopg
 import pytest
 from psycopg_pool import ConnectionPool
 
 from runledger_core import JobCancelled, JobEnqueue, JobFailure
 from runledger_postgres import connect_pool, enqueue_job, enqueue_jobs
 from runledger_postgres.errors import QueryError, QueryInternalError, QueryUnavailableError
-from runledger_postgres.lifecycle import WriteVerdict, give_back_jobs
+from runledger_postgres.lifecycle import WriteVerdict, give_back_jobs, run_worker_round
 from runledger_runtime.errors import LoopExit
 from runledger_runtime.worker import _link
 from runledger_runtime.worker._link import PumpLink
@@ -86,6 +87,26 @@ def test_statement_that_the_abort_cancelled_uses_up_no_attempt(
 
     worker = start_worker({"jobs.busy": handler})
     enqueue_job(runledger_pool, JobEnqueue("jobs.busy", {}))
+    eventually(lambda: look(SLEEPING) == 1)
+
+    worker.stop.abort()
+
+    assert worker.end() is LoopExit.SHUTDOWN
+    assert look(STATE) == "PENDING 0 -"
+
+
+def test_error_of_its_own_that_a_handler_raises_of_the_cancelled_statement_uses_up_no_attempt(
+    runledger_pool: ConnectionPool[Any], start_worker: Any, look: Any, eventually: Any
+) -> None:
+    def handler(context: Any, _payload: Any) -> None:
+        try:
+            with context.connection() as connection:
+                connection.execute("SELECT pg_sleep(60)")
+        except psycopg.Error as error:
+            raise LookupError("no such customer") from error
+
+    worker = start_worker({"jobs.busy": handler})
+    enqueue_job(runledger_pool, JobEnqueue("jobs.busy", {}, max_attempts=1))
     eventually(lambda: look(SLEEPING) == 1)
 
     worker.stop.abort()
@@ -170,12 +191,12 @@ def test_abort_tries_a_server_that_was_away_at_once(
 ) -> None:
     began, ends, is_away = threading.Event(), threading.Event(), threading.Event()
     pauses: list[float] = []
-    run, lost = _link.run_worker_round, PumpLink.lost
+    lost = PumpLink.lost
 
     def run_if_there(*arguments: Any, **named: Any) -> Any:
         if is_away.is_set():
             raise QueryUnavailableError("db.unavailable", "away")
-        return run(*arguments, **named)
+        return run_worker_round(*arguments, **named)
 
     def note_pause(link: PumpLink, error: QueryError) -> None:
         lost(link, error)

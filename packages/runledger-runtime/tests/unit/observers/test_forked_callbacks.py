@@ -17,7 +17,7 @@ from runledger_core import (
     JobFailure,
     JobLease,
 )
-from runledger_runtime.dead_letters import DeadLetter, DeadLetterHooks, decoded
+from runledger_runtime.dead_letters import DeadLetter, DeadLetterHooks, reader_of
 from runledger_runtime.observers import JobLifecycleObserver
 from runledger_runtime.registry import JobRegistry
 
@@ -66,8 +66,8 @@ def test_child_of_a_dead_letter_hook_ends_with_its_call():
         JobLease(uuid.uuid4(), 1, attempt=1, claim_number=1, worker_id="worker-1"),
         "jobs.forking",
         organization_id=None,
-        payload=decoded({}),
-        checkpoint=decoded(None),
+        payload=reader_of({}),
+        checkpoint=reader_of(None),
         info=JobDeadLetterInfo(JobFailure.terminal("jobs.failed", "no"), reason, max_attempts=1),
     )
 

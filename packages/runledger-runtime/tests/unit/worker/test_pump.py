@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -125,7 +124,7 @@ def test_outcomes_go_before_claims_after_an_outage(start_execution: Callable[...
     pump = make_pump(link)
     ended = Outcome(start_execution(claim_number=1), JobCompletion.success())
     ended.execution.end()
-    pump._outcomes = [ended]
+    pump._waiting.add([ended])
 
     pump._step()
     pump._step()
@@ -143,14 +142,14 @@ def test_resting_outcomes_outlive_the_connection_that_waited_for_a_row(
     )
     for outcome in (resting, ended):
         outcome.execution.end()
-    pump._settling.busy = [resting]
-    pump._settling.rest_until = time.monotonic() + 60
-    pump._outcomes = [ended]
+    pump._waiting.put_busy([resting])
+    pump._waiting.rest()
+    pump._waiting.add([ended])
 
     pump._step()
 
-    held = [*pump._outcomes, *pump._settling.busy]
-    assert sorted(outcome.execution.job.lease.claim_number for outcome in held) == [1, 2]
+    assert pump._waiting.find_missing([resting, ended]) == []
+    assert len(pump._waiting) == 2
 
 
 def test_outcomes_of_a_round_that_was_cut_off_are_stored_alone_and_the_slow_one_last(
@@ -164,34 +163,14 @@ def test_outcomes_of_a_round_that_was_cut_off_are_stored_alone_and_the_slow_one_
     ]
     for outcome in ended:
         outcome.execution.end()
-    pump._outcomes = ended
+    pump._waiting.add(ended)
 
     for _ in range(20):
-        if pump._settling.kept() or pump._outcomes:
+        if len(pump._waiting):
             pump._step()
 
     # Each was tried alone; the slow one comes again behind the others.
     assert link.rounds == [[SLOW, 2, 3], [SLOW], [2], [3], [SLOW], [SLOW]]
-
-
-def test_outcome_that_was_tried_alone_in_vain_rests_and_the_others_do_not(
-    start_execution: Callable[..., Execution],
-):
-    pump = make_pump(LinkToSlowRows())
-    slow, small = (
-        Outcome(start_execution(claim_number=number), JobCompletion.success())
-        for number in (SLOW, 2)
-    )
-    slow.execution.cut_offs = 1
-    pump._settling.alone = [slow]
-
-    pump._settling.rest_alone(10.0)
-
-    assert pump._settling.take_alone() == []
-    assert 30 < pump._settling.seconds_until_alone() <= 40
-    pump._settling.alone.append(small)
-    assert pump._settling.seconds_until_alone() == 0
-    assert pump._settling.take_alone() == [small]
 
 
 def test_outcome_that_waits_for_a_round_of_its_own_keeps_its_slot(
@@ -201,12 +180,12 @@ def test_outcome_that_waits_for_a_round_of_its_own_keeps_its_slot(
     free = pump._claimable()
     slow = Outcome(start_execution(claim_number=SLOW), JobCompletion.success())
     slow.execution.end()
-    pump._outcomes = [slow]
+    pump._waiting.add([slow])
 
     pump._step()
     pump._step()
 
-    assert pump._settling.keep_alone_back(pump._outcomes) == []
+    assert pump._waiting.fresh == 0
     assert pump._claimable() == free - 1
 
 
@@ -221,7 +200,7 @@ def test_outcome_that_was_cut_off_alone_waits_behind_those_that_were_not(
     )
     slow.execution.cut_offs = 2
     slow.execution.is_stored_alone = small.execution.is_stored_alone = True
-    pump._outcomes = [slow, small]
+    pump._waiting.add([slow, small])
 
     pump._step()
     pump._step()

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from runledger_core import JobFailure
-from runledger_runtime.worker._raised import failure_of, gravity_of, leaves_of
+from runledger_runtime.worker._raised import comes_of, failure_of, gravity_of, leaves_of
 
 
 def test_leaves_of_groups_in_groups_are_found_and_anything_else_is_its_own():
@@ -45,3 +45,47 @@ def test_failure_is_copied_and_anything_else_named():
     assert failure_of(KeyError("x")) == JobFailure.retryable(
         "job.handler_exception", "KeyError: 'x'"
     )
+
+
+def raised_from(cause: BaseException | None, error: BaseException) -> BaseException:
+    error.__cause__ = cause
+    return error
+
+
+def test_exception_comes_of_what_led_to_it_over_several_others():
+    cancelled = TimeoutError("cancelled")
+    error = raised_from(raised_from(cancelled, LookupError("inner")), ValueError("outer"))
+
+    assert comes_of(error, (TimeoutError,))
+    assert comes_of(cancelled, (TimeoutError,))
+    assert not comes_of(error, (KeyError,))
+
+
+def test_failure_or_panic_comes_of_nothing_wherever_it_stands():
+    cancelled = TimeoutError("cancelled")
+
+    for own in (JobFailure.terminal("a.gone", "gone"), MemoryError("m"), SystemExit(1)):
+        assert not comes_of(raised_from(cancelled, own), (TimeoutError,))
+        assert not comes_of(raised_from(own, ValueError("x")), (TimeoutError,))
+
+
+def test_what_led_to_itself_or_has_no_end_is_looked_at_for_a_while():
+    class EndlessError(ValueError):
+        @property
+        def __context__(self) -> BaseException:  # type: ignore[override]  # the fault
+            return EndlessError()
+
+    first, second = ValueError("1"), ValueError("2")
+    raised_from(raised_from(second, first), second)
+
+    assert not comes_of(first, (TimeoutError,))
+    assert not comes_of(EndlessError(), (TimeoutError,))
+
+
+def test_exception_whose_attributes_raise_comes_of_nothing():
+    class OpaqueError(ValueError):
+        @property
+        def __cause__(self) -> BaseException:  # type: ignore[override]  # the fault
+            raise LookupError
+
+    assert not comes_of(OpaqueError(), (TimeoutError,))

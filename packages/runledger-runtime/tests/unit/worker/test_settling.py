@@ -18,11 +18,12 @@ from runledger_runtime.dead_letters import DeadLetter
 from runledger_runtime.registry import JobRegistry
 from runledger_runtime.worker._book import LeaseBook
 from runledger_runtime.worker._execution import Execution, Outcome
-from runledger_runtime.worker._settling import Settling
+from runledger_runtime.worker._settling import Settling, Unsettled
 
 from ..._nameless import NamelessError
 
 FATAL = JobFailure.terminal("jobs.fatal", "never")
+NOTHING = Unsettled(changed=[], busy=[])
 
 
 @pytest.fixture
@@ -73,9 +74,9 @@ def test_outcome_that_was_stored_before_is_acknowledged_and_its_dead_letter_told
         dead_letter_reason=JobDeadLetterReason.FAILURE_KIND_NON_RETRYABLE,
     )
 
-    again = settling.settle(settling.batch([Outcome(execution, FATAL)]), [], [stored])
+    left = settling.settle(settling.batch([Outcome(execution, FATAL)]), [], [stored])
 
-    assert again == []
+    assert left == NOTHING
     assert len(book) == 0
     assert [letter.info.failure for letter in told] == [FATAL]
 
@@ -122,7 +123,7 @@ def test_job_that_python_cannot_read_is_told_to_nobody(
     assert (len(book), told) == (0, [])
 
 
-def test_busy_outcome_is_held_and_its_lease_kept(
+def test_busy_outcome_is_left_and_its_lease_kept(
     start_execution: Callable[..., Execution], book, settling
 ):
     execution = start_execution()
@@ -130,10 +131,9 @@ def test_busy_outcome_is_held_and_its_lease_kept(
     outcome = Outcome(execution, JobCompletion.success())
     busy = SuccessOutcome(WriteVerdict.BUSY)
 
-    again = settling.settle(settling.batch([outcome]), [busy], [])
+    left = settling.settle(settling.batch([outcome]), [busy], [])
 
-    assert again == []
-    assert settling.busy == [outcome]
+    assert left == Unsettled(changed=[], busy=[outcome])
     assert book.executions() == [execution]
 
 
@@ -144,9 +144,9 @@ def test_outcome_of_a_lost_lease_is_let_go(
     book.add(execution)
     lost = FailureOutcome(WriteVerdict.LEASE_OWNER_MISMATCH)
 
-    again = settling.settle(settling.batch([Outcome(execution, FATAL)]), [], [lost])
+    left = settling.settle(settling.batch([Outcome(execution, FATAL)]), [], [lost])
 
-    assert (again, len(book), told) == ([], 0, [])
+    assert (left, len(book), told) == (NOTHING, 0, [])
 
 
 class ToldObserving:
