@@ -149,11 +149,7 @@ def release_jobs(
 
     Transaction: joins the caller's or opens one.
     """
-    leases = checked_leases(leases)
-    if not leases:
-        return []
-    rows = run(db, Bound(RELEASE_JOBS, _release_parameters(leases, reason, retry_delay_ms)))
-    return _release_verdicts(db, leases, rows)
+    return _release_all(db, RELEASE_JOBS, leases, reason=reason, retry_delay_ms=retry_delay_ms)
 
 
 def give_back_jobs(
@@ -171,10 +167,21 @@ def give_back_jobs(
 
     Transaction: joins the caller's or opens one.
     """
+    return _release_all(db, GIVE_BACK_JOBS, leases, reason=reason, retry_delay_ms=retry_delay_ms)
+
+
+def _release_all(
+    db: Database,
+    statement: Statement[ReleasedRow],
+    leases: Sequence[JobLease],
+    *,
+    reason: str,
+    retry_delay_ms: int,
+) -> list[WriteVerdict]:
     leases = checked_leases(leases)
     if not leases:
         return []
-    rows = run(db, Bound(GIVE_BACK_JOBS, _release_parameters(leases, reason, retry_delay_ms)))
+    rows = run(db, Bound(statement, _release_parameters(leases, reason, retry_delay_ms)))
     return _release_verdicts(db, leases, rows)
 
 
