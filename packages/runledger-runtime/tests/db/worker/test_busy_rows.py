@@ -86,7 +86,6 @@ def test_outcomes_of_held_rows_outlive_the_connections_that_wait_for_them(
     eventually(lambda: look(SUCCEEDED) == len(releases))
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("is_stopped", [False, True])
 def test_failure_of_a_job_that_python_cannot_read_is_kept_while_its_run_is_held(  # noqa: PLR0917  # fixtures
     is_stopped: bool,

@@ -129,7 +129,6 @@ def test_outcome_that_takes_longer_than_a_round_is_stored_in_the_end(
     assert (runs, look(CLAIMS)) == ([1], 1)
 
 
-@pytest.mark.core
 def test_outcome_that_waits_for_the_host_holds_nobody_else_up(
     runledger_pool: ConnectionPool[Any],
     runledger_database: TemporaryDatabase,

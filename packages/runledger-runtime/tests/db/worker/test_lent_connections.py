@@ -199,7 +199,6 @@ def test_what_the_pool_configures_is_there_once_for_the_next_borrower(
     assert len(heard) == 1
 
 
-@pytest.mark.core
 def test_handlers_are_told_though_there_is_no_thread_to_cancel_their_statements(
     runledger_pool: ConnectionPool[Any],
     start_worker: Any,
