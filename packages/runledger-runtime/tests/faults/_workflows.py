@@ -100,7 +100,7 @@ def random_steps(chance: Random, count: int, known: Sequence[str]) -> list[Workf
             "milliseconds": chance.choices([0, 5, 50, 1_200], [50, 40, 9, 1])[0],
         }
         step = WorkflowStepEnqueue(
-            f"{len(keys)}-{chance.randrange(1_000_000)}",
+            f"{len(keys)}-{chance.getrandbits(64):016x}",
             None if is_gate else JOB_TYPE,
             payload=payload,
             execution_kind=WorkflowStepExecutionKind.EXTERNAL

@@ -6,10 +6,12 @@ import asyncio
 import gc
 import logging
 import os
+import sys
 import threading
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 
 import pytest
 
@@ -74,6 +76,17 @@ def wait_until_it_ends(thread: threading.Thread | None) -> None:
     assert not thread.is_alive()
 
 
+def wait_until_it_sleeps(thread: threading.Thread | None) -> None:
+    assert thread is not None
+    status = Path(f"/proc/self/task/{thread.native_id}/stat")
+    # It lets other threads run just before it begins to wait.
+    while (
+        sys._current_frames()[thread.ident or 0].f_code.co_name != "select"
+        or status.read_text().rpartition(")")[2].split()[0] != "S"
+    ):
+        thread.join(0.01)
+
+
 @pytest.mark.parametrize("lose", [close_descriptors, close_pipe, give_descriptors_away])
 @pytest.mark.parametrize("where", ["on the loop", "elsewhere"])
 def test_what_runs_on_a_lost_loop_is_cancelled_and_the_next_gets_another(
@@ -89,6 +102,7 @@ def test_what_runs_on_a_lost_loop_is_cancelled_and_the_next_gets_another(
             with pytest.raises(asyncio.CancelledError):
                 loop.run(lose_and_wait(lose), seconds=WAIT_SECONDS)
         else:
+            wait_until_it_sleeps(thread)
             lose(waiting.loop)
 
         assert waiting.is_cancelled()
