@@ -16,7 +16,7 @@ class LoopFiles:
     """What an event loop has open for itself, and whether its descriptors still stand for that."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        # asyncio has no other way to them; a loop of another make may have none.
+        # Any: asyncio has only private names for them; a loop of another make may have none.
         self._loop: Any = loop
         self._files = self._open_files()
 
@@ -27,11 +27,11 @@ class LoopFiles:
     def renew(self) -> None:
         """Open others, and close none of those that may be somebody else's."""
         loop = self._loop
-        _LOST.append((loop, loop._selector))  # noqa: SLF001  # see above
-        loop._ssock.detach()  # noqa: SLF001
-        loop._csock.detach()  # noqa: SLF001
-        loop._selector = selectors.DefaultSelector()  # noqa: SLF001
-        loop._make_self_pipe()  # noqa: SLF001
+        _LOST.append((loop, loop._selector))  # noqa: SLF001  # asyncio has no other name for it
+        loop._ssock.detach()  # noqa: SLF001  # asyncio has no other name for it
+        loop._csock.detach()  # noqa: SLF001  # asyncio has no other name for it
+        loop._selector = selectors.DefaultSelector()  # noqa: SLF001  # nor another way to give it one
+        loop._make_self_pipe()  # noqa: SLF001  # nor another way to have it make one
         self._files = self._open_files()
 
     def _open_files(self) -> dict[int, tuple[int, int] | None]:

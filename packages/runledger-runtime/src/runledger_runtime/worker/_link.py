@@ -120,7 +120,7 @@ class PumpLink:
         except QueryError as error:
             # Anything else is an answer: nothing was sent, or the server rolled it back.
             if claim is not None and error.code == _OUTCOME_UNKNOWN:
-                self.expect_unknown_claims(error)
+                self._expect_unknown_claims(error)
             raise
         if claim is not None:
             self.claim_cut_offs = 0
@@ -209,15 +209,6 @@ class PumpLink:
         if connection is not None:
             shut_down(connection)
 
-    def expect_unknown_claims(self, error: QueryError) -> None:
-        """Ask for leases of ours that nobody here knows: at once, soon, and once more."""
-        # The first answer may come before a delayed server got to our COMMIT: ask again, and once
-        # more while the lease would still be ours to keep.
-        now = time.monotonic()
-        self._is_unanswered = True
-        self._find_at = [now, now + 1.0, now + self._ttl / 2]
-        _logger.warning("a claim's reply was lost", extra={"error_code": error.code})
-
     @contextmanager
     def _limit(
         self, connection: Connection, batch: Batch, claim: ClaimRequest | None = None
@@ -243,6 +234,15 @@ class PumpLink:
                 if request.is_sent:
                     # It may still come, and must not meet the next round.
                     self.close()
+
+    def _expect_unknown_claims(self, error: QueryError) -> None:
+        """Ask for leases of ours that nobody here knows: at once, soon, and once more."""
+        # The first answer may come before a delayed server got to our COMMIT: ask again, and once
+        # more while the lease would still be ours to keep.
+        now = time.monotonic()
+        self._is_unanswered = True
+        self._find_at = [now, now + 1.0, now + self._ttl / 2]
+        _logger.warning("a claim's reply was lost", extra={"error_code": error.code})
 
     def _seconds(self, cut_offs: int) -> float:
         # No lease can be renewed while a round holds its row: cut off any later, it would be lost.
