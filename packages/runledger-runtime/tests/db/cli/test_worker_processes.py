@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -240,10 +240,17 @@ def statuses(pool) -> list[tuple[str, int]]:
         return connection.execute(sql).fetchall()
 
 
+def signal_each(pids: Sequence[int]) -> None:
+    """Send SIGTERM to each process of a service, as a service manager does."""
+    for pid in pids:
+        # A worker may have ended already: by what its parent has passed on.
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+
+
 @pytest.mark.parametrize("order", [1, -1])
 def test_signal_to_each_process_of_a_service_is_one_stop(holding, runledger_pool, order):
-    for pid in [holding.process.pid, *holding.pids()][::order]:
-        os.kill(pid, signal.SIGTERM)
+    signal_each([holding.process.pid, *holding.pids()][::order])
     # The third worker hears of it by the parent only, and so the others have heard by then, too.
     holding.until("worker stopped")
     (holding.folder / "go").touch()
@@ -256,12 +263,10 @@ def test_signal_to_each_process_of_a_service_is_one_stop(holding, runledger_pool
 
 def test_second_signal_to_each_process_of_a_service_aborts_the_stop(holding, runledger_pool):
     service = [holding.process.pid, *holding.pids()]
-    for pid in service:
-        os.kill(pid, signal.SIGTERM)
+    signal_each(service)
     holding.until("worker stopped")
 
-    for pid in service:
-        os.kill(pid, signal.SIGTERM)
+    signal_each(service)
     code, stderr = holding.end()
 
     assert code == 70
