@@ -30,6 +30,7 @@ class OnePass(LoopHealth):
 pool = ConnectionPool(sys.argv[1], open=False)
 run_scheduler_loop(pool, JobsConfig("test"), stop, health=OnePass("scheduler"))
 """
+HOURLY = "0 * * * *"
 
 
 def at(text):
@@ -41,7 +42,7 @@ def test_an_hourly_schedule_fires_once_an_hour_though_it_restarts_every_ten_minu
 ):
     start = at("2026-02-28T20:05:00")
     clock.set(start)
-    make_schedule(runledger_pool, next_fire_at=at("2026-02-28T21:00:00"))
+    make_schedule(runledger_pool, cron_expr=HOURLY, next_fire_at=at("2026-02-28T21:00:00"))
 
     for step in range(12 * 6):
         clock.set(start + timedelta(minutes=10 * step))
@@ -52,7 +53,7 @@ def test_an_hourly_schedule_fires_once_an_hour_though_it_restarts_every_ten_minu
 
 
 def test_a_fire_that_falls_on_a_restart_is_made_after_it(clock, runledger_pool):
-    make_schedule(runledger_pool, next_fire_at=at("2026-03-01T12:00:00"))
+    make_schedule(runledger_pool, cron_expr=HOURLY, next_fire_at=at("2026-03-01T12:00:00"))
     clock.set(at("2026-03-01T11:59:59"))
     slept = schedule_once(runledger_pool)
     assert (slept, jobs_of(runledger_pool)) == (1, [])
@@ -64,7 +65,7 @@ def test_a_fire_that_falls_on_a_restart_is_made_after_it(clock, runledger_pool):
 
 
 def test_thirty_days_of_downtime_make_one_late_job_with_its_own_time(clock, runledger_pool):
-    make_schedule(runledger_pool, next_fire_at=at("2026-02-01T07:00:00"))
+    make_schedule(runledger_pool, cron_expr=HOURLY, next_fire_at=at("2026-02-01T07:00:00"))
     clock.set(at("2026-03-03T09:30:00"))
 
     schedule_once(runledger_pool)
@@ -87,7 +88,7 @@ def test_a_one_second_schedule_that_is_a_year_late_makes_one_job(clock, runledge
 
 
 def test_a_fire_that_falls_on_now_is_made_and_the_next_is_later(clock, runledger_pool):
-    make_schedule(runledger_pool, next_fire_at=at("2026-03-03T09:00:00"))
+    make_schedule(runledger_pool, cron_expr=HOURLY, next_fire_at=at("2026-03-03T09:00:00"))
     clock.set(at("2026-03-03T09:00:00"))
 
     schedule_once(runledger_pool)
@@ -98,7 +99,7 @@ def test_a_fire_that_falls_on_now_is_made_and_the_next_is_later(clock, runledger
 
 
 def test_a_sleep_that_ends_early_makes_no_fire_early(clock, runledger_pool):
-    make_schedule(runledger_pool, next_fire_at=at("2026-03-03T09:00:00"))
+    make_schedule(runledger_pool, cron_expr=HOURLY, next_fire_at=at("2026-03-03T09:00:00"))
     clock.set(at("2026-03-03T08:59:59.997000"))
 
     slept = schedule_once(runledger_pool)
@@ -143,7 +144,7 @@ def test_a_job_with_jitter_is_due_later_and_its_schedule_is_not(clock, runledger
 
 
 def test_a_schedule_resumed_after_its_fire_makes_it_once_late(clock, runledger_pool):
-    make_schedule(runledger_pool, next_fire_at=at("2026-03-03T09:00:00"))
+    make_schedule(runledger_pool, cron_expr=HOURLY, next_fire_at=at("2026-03-03T09:00:00"))
     set_job_schedule_active(runledger_pool, "nightly", False)
     clock.set(at("2026-03-03T12:20:00"))
     schedule_once(runledger_pool)
@@ -156,7 +157,7 @@ def test_a_schedule_resumed_after_its_fire_makes_it_once_late(clock, runledger_p
 
 
 def test_a_next_fire_that_is_set_is_made_then_the_expression_goes_on(clock, runledger_pool):
-    make_schedule(runledger_pool, next_fire_at=at("2026-03-03T09:00:00"))
+    make_schedule(runledger_pool, cron_expr=HOURLY, next_fire_at=at("2026-03-03T09:00:00"))
     set_job_schedule_next_fire_at(runledger_pool, "nightly", at("2026-03-03T08:17:03"))
     clock.set(at("2026-03-03T08:17:03"))
 
