@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
+
+
+class Sharing(LoadFileScheduling):
+    """Keep each file in one process, and all soaks: they load the machine and watch the time."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return "faults" if "/faults/" in file else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Sharing:
+    """Share out by file, whatever `--dist` says."""
+    return Sharing(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep each file in one process, and all soaks: they load the machine and watch the time."""
-    # First what takes longest, so that no process is left alone with it.
-    items.sort(key=is_soak, reverse=True)
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("soak" if is_soak(item) else str(item.path)))
-
-
-def is_soak(item: pytest.Item) -> bool:
-    """Tell whether a test is a load with faults, or many interleavings."""
-    return item.get_closest_marker("soak") is not None or "faults" in item.path.parts
+    """Begin with what takes longest, so that no process is left alone with it."""
+    items.sort(key=lambda item: "faults" in item.path.parts, reverse=True)
