@@ -1,4 +1,4 @@
-"""Executions without a database."""
+"""Executions without a database, and a clock that stands still."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ from psycopg_pool import ConnectionPool
 from runledger_core import UNSET, JobLease
 from runledger_postgres.lifecycle import ClaimedJob
 from runledger_runtime.worker._execution import Execution
+
+
+@pytest.fixture
+def still_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no time pass: for rests and polls of milliseconds."""
+    monkeypatch.setattr(time, "monotonic", lambda: 1_000.0)
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ import pytest
 from runledger_runtime.worker._claim_planner import ClaimReport
 from runledger_runtime.worker._sleep import Sleep
 
+pytestmark = pytest.mark.usefixtures("still_clock")
+
 POLL = 50.0
 
 

@@ -11,6 +11,8 @@ from runledger_runtime.worker._claim_planner import ClaimReport
 from runledger_runtime.worker._sleep import Sleep
 from runledger_runtime.worker._wakeup import Listener, SleepMarks
 
+pytestmark = pytest.mark.usefixtures("still_clock")
+
 EMPTY = ClaimReport(0, may_find_more=False)
 
 

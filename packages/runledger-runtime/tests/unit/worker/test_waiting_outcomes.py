@@ -9,6 +9,8 @@ from runledger_postgres.errors import QueryUnavailableError
 from runledger_runtime.worker._execution import Execution, Outcome
 from runledger_runtime.worker._waiting_outcomes import WaitingOutcomes
 
+pytestmark = pytest.mark.usefixtures("still_clock")
+
 REFUSED = QueryUnavailableError("db.insufficient_privilege", "permission denied")
 
 Ended = Callable[[int], Outcome]
@@ -125,7 +127,7 @@ def test_refused_outcome_keeps_its_slot_and_is_tried_again_soon(
 
     assert (waiting.has_refused, waiting.kept_slots) == (True, 1)
     assert waiting.take_refused() == []
-    assert 0 < (waiting.seconds_until_next() or 0) <= 0.1
+    assert waiting.seconds_until_next() == pytest.approx(0.1)
     assert [record.__dict__["error_code"] for record in caplog.records] == [
         "db.insufficient_privilege"
     ]
