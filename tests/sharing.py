@@ -8,7 +8,7 @@ from xdist.scheduler import LoadFileScheduling
 
 
 class Sharing(LoadFileScheduling):
-    """Keep each file in one process, and all soaks: they load the machine and watch the time."""
+    """Keep each file in one process, and all faults: they load the machine and watch the time."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)

@@ -92,7 +92,8 @@ def test_server_that_is_away_is_waited_for_and_logged_once(loop, runledger_datab
 
 
 def test_frozen_link_is_noticed(loop, runledger_database, monkeypatch):
-    monkeypatch.setattr(loop_link, "_PASS_SECONDS", 0.5)
+    # Half of it is for the answer to the cancel.
+    monkeypatch.setattr(loop_link, "_PASS_SECONDS", 1.0)
     with FaultProxy(runledger_database.dsn) as proxy:
         pool = ConnectionPool(proxy.dsn, kwargs={"connect_timeout": 2}, open=False)
         with loop.running(pool, OFTEN):

@@ -161,6 +161,7 @@ def test_it_outlives_the_loss_of_its_connection(runledger_pool, runledger_databa
 def test_batch_that_takes_too_long_is_ended_in_smaller_ones(
     runledger_pool, runledger_database, monkeypatch
 ):
+    # Half of it is for the answer to the cancel.
     monkeypatch.setattr(loop_link, "_PASS_SECONDS", 1.0)
     jobs = expired_jobs(runledger_pool, 4)
     with runledger_database.connect(autocommit=True) as connection:
